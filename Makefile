@@ -1,0 +1,48 @@
+# make demo   sets everything up and shows the model at work
+# make test   sets everything up and passes the tests
+# make check  formatting, lint, types          make bench  measures, and writes docs/benchmarks.md
+#
+# Every target makes .venv and installs what it needs; a second run installs nothing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The constraints also hold inside pip's isolated build environments.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Measured here: BLAS threads of numpy and torch's own get in each other's way.
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/run
+	$(BIN)/mm3d demo
+
+test: .venv/dev
+	@command -v c++ >/dev/null || { echo "installing g++, which torch.compile needs"; apt-get update -qq && apt-get install -qq -y g++; }
+	$(BIN)/pytest
+
+check: .venv/dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: .venv/dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: .venv/run
+	$(BIN)/python benchmarks/run.py --write docs/benchmarks.md
+
+clean:
+	rm -rf .venv build dist
+
+# What running needs, and what developing needs on top; each stamp is made anew when the requirements change.
+.venv/run: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mm3d needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/dev: .venv/run
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@

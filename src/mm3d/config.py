@@ -1,0 +1,56 @@
+"""Dataclasses to and from plain dictionaries (JSON, TOML), with errors that say which key is wrong."""
+
+import difflib
+import types
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from mm3d.errors import InputError
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The dataclass as a dictionary that JSON and TOML can hold."""
+    return asdict(config)
+
+
+def from_dict(cls: type[T], data: Any, where: str) -> T:
+    """Build `cls` from `data`; `where` names the place (a file, a section) in the error messages."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be a table of settings, not {data!r}.")
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(known)}."
+            raise InputError(f"{where}: unknown setting '{key}'; {hint}")
+    for name, field in known.items():
+        if name not in data and field.default is MISSING and field.default_factory is MISSING:
+            raise InputError(f"{where}: the setting '{name}' is missing; add it.")
+    hints = get_type_hints(cls)
+    return cls(**{key: _convert(hints[key], value, f"{where}: '{key}'") for key, value in data.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
+    if is_dataclass(hint):
+        return from_dict(hint, value, where)  # type: ignore[arg-type]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _convert(next(arg for arg in args if arg is not type(None)), value, where)
+    if origin is Literal:
+        if value not in args:
+            raise InputError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{where} must be a list, not {value!r}.")
+        return tuple(_convert(args[0], item, where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise InputError(f"{where} must be of type {hint.__name__}, not {value!r}.")
+    return value

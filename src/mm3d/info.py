@@ -1,0 +1,66 @@
+"""`mm3d info`: what a bug report needs and a user wonders."""
+
+import json
+import platform
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mm3d import __version__
+from mm3d.model.weights import read_header
+
+PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scipy")
+
+
+def gather_info() -> dict[str, Any]:
+    """Versions, device, threads and shipped weights, as plain data. Reads the headers of weights, not the weights."""
+    return {
+        "mm3d": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "threads": torch.get_num_threads(),
+        "shipped_weights": [_describe(path) for path in shipped_weights()],
+    }
+
+
+def shipped_weights() -> list[Path]:
+    """The weights files that come with the package."""
+    return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    header = read_header(path)
+    return {
+        "name": path.stem,
+        "path": str(path),
+        "megabytes": round(path.stat().st_size / 1e6, 1),
+        "slices": header.config.slices,
+        "fusion": header.config.fusion,
+        "provenance": header.provenance,
+        "intended_use": header.intended_use,
+    }
+
+
+def print_info(as_json: bool) -> None:
+    info = gather_info()
+    if as_json:
+        print(json.dumps(info, indent=2))
+        return
+    packages = ", ".join(f"{name} {number}" for name, number in info["packages"].items())
+    shipped = [f"{w['name']} ({w['megabytes']} MB): {w['intended_use']}" for w in info["shipped_weights"]]
+    rows = [
+        ("mm3d", info["mm3d"]),
+        ("python", f"{info['python']} on {info['platform']}"),
+        ("packages", packages),
+        ("device", ", ".join(info["gpus"]) if info["gpus"] else "cpu (no GPU found)"),
+        ("threads", str(info["threads"])),
+        ("shipped weights", "\n".join(shipped) if shipped else "none in this version"),
+    ]
+    for name, text in rows:
+        print(f"{name:16}{text.replace(chr(10), chr(10) + ' ' * 16)}")

@@ -1,0 +1,260 @@
+"""Start weights from other projects: Sparse R-CNN checkpoints of detectron2, mmdetection and PVT.
+
+All three hold the same network under other names. mmdetection's names are translated to detectron2's, and those to
+ours; what a checkpoint lacks (cross-attention, our one class) is new, what we lack (80 COCO classes) is dropped, and a
+name that no rule knows refuses the file: half a loaded model is worse than none.
+"""
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mm3d.errors import InputError
+from mm3d.model.config import BackboneConfig, ModelConfig
+from mm3d.model.detector import Detector
+from mm3d.model.weights import Transfer
+
+Family = Literal["detectron2", "mmdetection", "PVT"]
+Rules = list[tuple[str, str]]  # parts of names and what stands for them, applied in this order
+
+MMDETECTION_TO_DETECTRON2: Rules = [
+    ("roi_head.bbox_head.", "head.head_series."),
+    (".attention.attn.", ".self_attn."),
+    (".attention_norm.", ".norm1."),
+    (".instance_interactive_conv.norm_in.", ".inst_interact.norm1."),
+    (".instance_interactive_conv.norm_out.", ".inst_interact.norm2."),
+    (".instance_interactive_conv.fc_norm.", ".inst_interact.norm3."),
+    (".instance_interactive_conv.fc_layer.", ".inst_interact.out_layer."),
+    (".instance_interactive_conv.dynamic_layer.", ".inst_interact.dynamic_layer."),
+    (".instance_interactive_conv_norm.", ".norm2."),
+    (".ffn.layers.0.0.", ".linear1."),
+    (".ffn.layers.1.", ".linear2."),
+    (".ffn_norm.", ".norm3."),
+    (".cls_fcs.", ".cls_module."),
+    (".reg_fcs.", ".reg_module."),
+    (".fc_cls.", ".class_logits."),
+    (".fc_reg.", ".bboxes_delta."),
+    ("rpn_head.init_proposal_bboxes.", "init_proposal_boxes."),
+    ("rpn_head.init_proposal_features.", "init_proposal_features."),
+    *[(f"neck.lateral_convs.{i}.conv.", f"backbone.fpn_lateral{i + 2}.") for i in range(4)],
+    *[(f"neck.fpn_convs.{i}.conv.", f"backbone.fpn_output{i + 2}.") for i in range(4)],
+    # ResNet: mmdetection has torchvision's names
+    ("backbone.conv1.", "backbone.bottom_up.stem.conv1."),
+    ("backbone.bn1.", "backbone.bottom_up.stem.conv1.norm."),
+    *[(f"backbone.layer{i}.", f"backbone.bottom_up.res{i + 1}.") for i in range(1, 5)],
+    *[(f".bn{i}.", f".conv{i}.norm.") for i in range(1, 4)],
+    (".downsample.0.", ".shortcut."),
+    (".downsample.1.", ".shortcut.norm."),
+]
+
+DETECTRON2_TO_OURS: Rules = [
+    ("head.head_series.", "heads."),
+    (".inst_interact.dynamic_layer.", ".dynamic_conv.make_kernels."),
+    (".inst_interact.out_layer.", ".dynamic_conv.out."),
+    (".inst_interact.", ".dynamic_conv."),
+    (".cls_module.", ".cls_tower."),
+    (".reg_module.", ".reg_tower."),
+    (".class_logits.", ".cls_logit."),
+    (".bboxes_delta.", ".reg_deltas."),
+    ("init_proposal_boxes.weight", "proposal_boxes"),
+    ("init_proposal_features.weight", "proposal_features"),
+    *[(f"backbone.fpn_lateral{i + 2}.", f"backbone.lateral.{i}.") for i in range(4)],
+    *[(f"backbone.fpn_output{i + 2}.", f"backbone.output.{i}.") for i in range(4)],
+    ("backbone.bottom_up.stem.conv1.norm.", "backbone.body.embedder.embedder.normalization."),
+    ("backbone.bottom_up.stem.conv1.", "backbone.body.embedder.embedder.convolution."),
+    *[(f"backbone.bottom_up.res{i + 2}.", f"backbone.body.encoder.stages.{i}.layers.") for i in range(4)],
+    (".shortcut.norm.", ".shortcut.normalization."),
+    (".shortcut.weight", ".shortcut.convolution.weight"),
+    *[(f".conv{i + 1}.norm.", f".layer.{i}.normalization.") for i in range(3)],
+    *[(f".conv{i + 1}.", f".layer.{i}.convolution.") for i in range(3)],
+]
+
+PVT_TO_OURS: Rules = [
+    *[
+        (f"backbone.patch_embed{i + 1}.norm.", f"backbone.body.encoder.layers.{i}.patch_embedding.layer_norm.")
+        for i in range(4)
+    ],
+    *[(f"backbone.patch_embed{i + 1}.", f"backbone.body.encoder.layers.{i}.patch_embedding.") for i in range(4)],
+    *[(f"backbone.block{i + 1}.", f"backbone.body.encoder.layers.{i}.blocks.") for i in range(4)],
+    *[(f"backbone.norm{i + 1}.", f"backbone.body.encoder.layers.{i}.layer_norm.") for i in range(4)],
+    (".attn.q.", ".attention.query."),
+    (".attn.sr.", ".attention.spatial_reduction."),
+    (".attn.norm.", ".attention.layer_norm."),
+    (".attn.proj.", ".attention.proj."),
+    (".norm1.", ".layer_norm_1."),
+    (".norm2.", ".layer_norm_2."),
+    (".mlp.fc1.", ".mlp.dense1."),
+    (".mlp.fc2.", ".mlp.dense2."),
+]
+
+# Tensors that are no weights: counters, and image statistics, which our configuration holds.
+NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
+
+
+@dataclass(frozen=True)
+class Import:
+    """A model made from a checkpoint, and the account of it."""
+
+    model: Detector
+    family: Family
+    sha256: str
+    transfer: Transfer
+
+
+def import_checkpoint(path: Path) -> Import:
+    """Read a public Sparse R-CNN checkpoint and build the detector it fits, with our one class and one grey channel."""
+    source = _read(path)
+    family = _family(path, source)
+    state, dropped = _translate(family, source)
+    config = _config(path, family, state)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is new starts the same every time: one checkpoint, one imported file
+        model = Detector(config)
+    own = model.state_dict()
+
+    unknown = [name for name in state if name not in own]
+    if unknown:
+        raise InputError(
+            f"{path} looks like {family}, but these {len(unknown)} names are not understood: {_some(unknown)}; "
+            "mm3d imports Sparse R-CNN on ResNet or PVTv2-Li."
+        )
+    is_class = {name for name in own if ".cls_logit." in name}
+    is_new = {name for name in own if ".cross_attn." in name}
+    missing = [name for name in own if name not in state and name not in is_new]
+    if missing:
+        raise InputError(f"{path} looks like {family}, but these parts are missing: {_some(missing)}; is it complete?")
+
+    converted = {}
+    for name in list(state):
+        shape, wanted = state[name].shape, own[name].shape
+        if name in is_class and shape != wanted:
+            dropped[name] = f"{shape[0]} classes; ours is one, malignant"
+            is_new.add(name)
+            del state[name]
+        elif state[name].dim() == 4 and shape[1] == 3 and wanted[1] == 1:
+            # A grey image repeated into R, G and B meets the sum of their weights.
+            state[name] = state[name].sum(dim=1, keepdim=True)
+            converted[name] = "RGB weights summed to one grey channel"
+        if name in state and state[name].shape != wanted:
+            raise InputError(f"{path}: {name} has shape {tuple(shape)} where {tuple(wanted)} fits; is it Sparse R-CNN?")
+    model.load_state_dict(state, strict=False)
+    transfer = Transfer(
+        loaded=tuple(name for name in state if name not in converted),
+        converted=converted,
+        new=tuple(name for name in own if name in is_new),
+        dropped=dropped,
+    )
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Import(model, family, sha256, transfer)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth that holds nothing else."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give the path of a downloaded checkpoint.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} is refused: it is damaged, or holds more than tensors and could run code when loaded; "
+            "where you trust it, save its state dict as safetensors and import that."
+        ) from error
+    except (SafetensorError, RuntimeError, EOFError, ValueError) as error:
+        raise InputError(f"{path} is damaged or no checkpoint at all; download it again.") from error
+    for key in ("model", "state_dict"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InputError(f"{path} holds no state dict; give a checkpoint of detectron2, mmdetection or PVT.")
+    return content
+
+
+def _family(path: Path, source: dict[str, Tensor]) -> Family:
+    if any(name.startswith("head.head_series.") for name in source):
+        return "detectron2"
+    if any(name.startswith("roi_head.bbox_head.") for name in source):
+        return "PVT" if any(name.startswith("backbone.patch_embed1.") for name in source) else "mmdetection"
+    raise InputError(
+        f"{path} is of no known layout (Sparse R-CNN of detectron2, mmdetection or PVT); "
+        f"its {len(source)} names begin: {_some(list(source))}."
+    )
+
+
+def _translate(family: Family, source: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The checkpoint's tensors under our names, and what was dropped on the way."""
+    state, dropped = {}, {}
+    for name, tensor in source.items():
+        if name.endswith(NOT_WEIGHTS):
+            dropped[name] = "not a weight"
+            continue
+        ours = name
+        if family == "PVT" and name.startswith("backbone."):
+            ours = _replace(PVT_TO_OURS, name)
+        else:
+            if family != "detectron2":
+                ours = _replace(MMDETECTION_TO_DETECTRON2, ours)
+            ours = _replace(DETECTRON2_TO_OURS, ours)
+        if ".attn.kv." in ours:  # PVT makes keys and values with one layer, transformers with two
+            key, value = tensor.chunk(2)
+            state[ours.replace(".attn.kv.", ".attention.key.")] = key
+            state[ours.replace(".attn.kv.", ".attention.value.")] = value
+        else:
+            state[ours] = tensor
+    return state, dropped
+
+
+def _replace(rules: Rules, name: str) -> str:
+    for theirs, ours in rules:
+        name = name.replace(theirs, ours)
+    return name
+
+
+def _config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig:
+    """The configuration that fits the tensors' shapes."""
+    try:
+        proposals, channels = state["proposal_features"].shape
+        widths = tuple(state[f"backbone.lateral.{i}.weight"].shape[1] for i in range(4))
+        if family == "PVT":
+            block = "backbone.body.encoder.layers.{}.blocks."
+            backbone = BackboneConfig(family="pvt_v2_li", widths=widths, depths=_counts(state, block))
+        else:
+            block = "backbone.body.encoder.stages.{}.layers."
+            backbone = BackboneConfig(
+                widths=widths,
+                depths=_counts(state, block),
+                layer="bottleneck" if f"{block.format(0)}0.layer.2.convolution.weight" in state else "basic",
+                stem=state["backbone.body.embedder.embedder.convolution.weight"].shape[0],
+            )
+        return ModelConfig(
+            backbone=backbone,
+            channels=channels,
+            proposals=proposals,
+            heads=_count(state, "heads."),
+            dynamic_channels=state["heads.0.dynamic_conv.norm1.weight"].shape[0],
+            feedforward=state["heads.0.linear1.weight"].shape[0],
+        )
+    except KeyError as error:
+        raise InputError(f"{path} looks like {family}, but has nothing for {error}; is it complete?") from error
+
+
+def _count(state: dict[str, Tensor], prefix: str) -> int:
+    """How many numbers follow a prefix: heads.0., heads.1., … -> 2."""
+    return len({name[len(prefix) :].split(".")[0] for name in state if name.startswith(prefix)})
+
+
+def _counts(state: dict[str, Tensor], prefix: str) -> tuple[int, ...]:
+    return tuple(_count(state, prefix.format(stage)) for stage in range(4))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

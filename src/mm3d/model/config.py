@@ -1,0 +1,130 @@
+"""What a model is built from. Plain data: a weights file carries it as JSON, a training reads it from TOML."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mm3d.errors import InputError
+
+GROUPS = 8  # of GroupNorm
+FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The shape of the feature extractor. Its four stages have strides 4, 8, 16, 32."""
+
+    family: Literal["resnet", "pvt_v2_li"] = "resnet"
+    """ResNet, or PVTv2 with linear attention ("li")."""
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    """Channels of the four stages."""
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Blocks in each of the four stages."""
+    layer: Literal["basic", "bottleneck"] = "bottleneck"
+    """The ResNet's block; without meaning for PVTv2."""
+    stem: int = 64
+    """Channels of the ResNet's first convolution; without meaning for PVTv2."""
+    norm: Literal["frozen", "group"] = "frozen"
+    """What stands for the ResNet's BatchNorm, because batches are small: its pretrained statistics kept as they are
+    ("frozen"), or GroupNorm ("group", for training from scratch). PVTv2 has LayerNorm and is left alone."""
+
+    def __post_init__(self) -> None:
+        if self.family == "resnet" and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
+            raise InputError(
+                f"With norm = group, stem {self.stem} and widths {self.widths} must be multiples of {GROUPS}."
+            )
+        if len(self.widths) != 4 or len(self.depths) != 4:
+            raise InputError(
+                f"A backbone has four stages; widths {self.widths} and depths {self.depths} must have four."
+            )
+
+
+# The named backbones of the command line and of the presets. "small" is for CPUs and trains from scratch.
+BACKBONES = {
+    "small": BackboneConfig(widths=(32, 48, 64, 96), depths=(1, 1, 1, 1), layer="basic", stem=32, norm="group"),
+    "resnet18": BackboneConfig(widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), layer="basic"),
+    "resnet50": BackboneConfig(),
+    "resnet101": BackboneConfig(depths=(3, 4, 23, 3)),
+    "pvt_v2_b2_li": BackboneConfig(family="pvt_v2_li", widths=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One detector. The defaults are the paper's size."""
+
+    backbone: BackboneConfig = BACKBONES["resnet50"]
+    """The feature extractor; BACKBONES has the named ones."""
+    channels: int = 256
+    """D: channels of the pyramid, of the RoI features and of the proposals."""
+    proposals: int = 100
+    """N: how many proposals each view has."""
+    heads: int = 6
+    """How many cascade heads refine the proposals, one after the other."""
+    attention_heads: int = 8
+    """Heads of SelfAttn, CrossAttn and of the fusions that attend. They divide D."""
+    dynamic_channels: int = 64
+    """Inner width of DynamicConv."""
+    feedforward: int = 2048
+    """Inner width of the feed-forward block."""
+    fusion: FusionName = "weighted"
+    """How slices become a volume: the paper's weighted average, mean or max, none of which has a parameter; or
+    timesform, query or mlp, which have."""
+    slices: int = 16
+    """S the input is prepared to: 16 for volumes, 1 for mammograms. No parameter depends on it, but for fusion = mlp,
+    whose layers have room for this many slices."""
+    canonical_box: float = 224.0
+    """A box with this side (in model pixels) pools from p4, one half as large from p3. Scale it with the image."""
+    proposal_start: Literal["image", "grid"] = "image"
+    """Where proposal boxes begin before any training: all as large as the image (Sparse R-CNN), or a grid of
+    lesion-sized boxes. Only a start value: the boxes are learned."""
+    pixel_mean: float = 0.449
+    """Subtracted from the grey values (0 to 1): the mean that COCO and ImageNet weights were trained with."""
+    pixel_std: float = 0.226
+    """Divides the grey values after that; their standard deviation."""
+    chunk: int = 0
+    """How many slices go through the backbone at a time; 0 for all at once. Changes memory and time, not the result."""
+    recompute: bool = False
+    """In training, forget the backbone's activations and compute them again in the backward pass (activation
+    checkpointing), chunk by chunk."""
+
+    def __post_init__(self) -> None:
+        if self.channels % self.attention_heads:
+            raise InputError(
+                f"channels = {self.channels} must be a multiple of attention_heads = {self.attention_heads}."
+            )
+        for name in ("channels", "proposals", "heads", "attention_heads", "dynamic_channels", "feedforward", "slices"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} = {getattr(self, name)} must be at least 1.")
+        if self.chunk < 0:
+            raise InputError(f"chunk = {self.chunk} must be 0 (all slices at once) or more.")
+
+
+PRESETS = {
+    # Seconds on one core: for tests.
+    "tiny": ModelConfig(
+        backbone=BackboneConfig(widths=(8, 16, 24, 32), depths=(1, 1, 1, 1), layer="basic", stem=8, norm="group"),
+        channels=32,
+        proposals=8,
+        heads=3,
+        attention_heads=4,
+        dynamic_channels=8,
+        feedforward=64,
+        slices=4,
+        canonical_box=56.0,
+        proposal_start="grid",
+    ),
+    # The virtual trial on two CPU cores.
+    "mini": ModelConfig(
+        backbone=BACKBONES["small"],
+        channels=64,
+        proposals=24,
+        heads=4,
+        dynamic_channels=16,
+        feedforward=256,
+        slices=8,
+        canonical_box=56.0,
+        proposal_start="grid",
+    ),
+    # The paper: 16 x 2200 x 1100, for GPUs.
+    "paper": ModelConfig(),
+}

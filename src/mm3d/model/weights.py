@@ -1,0 +1,126 @@
+"""Weights files: safetensors with a header that tells how to build the model and where the weights come from."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mm3d.config import from_dict, to_dict
+from mm3d.errors import InputError
+from mm3d.model.config import ModelConfig
+from mm3d.model.detector import Detector
+
+HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
+FORMAT = 1
+RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
+
+
+@dataclass(frozen=True)
+class WeightsHeader:
+    """What a weights file says of itself."""
+
+    config: ModelConfig
+    """The model the weights belong to."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Where the weights come from: the training's data and settings, or the file they were imported from."""
+    intended_use: str = RESEARCH_ONLY
+    """What they may be used for."""
+    format: int = FORMAT
+    """The version of this header."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What became of each tensor when weights moved into a model."""
+
+    loaded: tuple[str, ...]
+    """Names of the model's tensors that took their values as they were."""
+    converted: dict[str, str]
+    """Names of those that took changed values, and the change."""
+    new: tuple[str, ...]
+    """Names of those the weights did not have: they keep their start values."""
+    dropped: dict[str, str]
+    """Names of the weights' tensors that went nowhere, and why."""
+
+
+def save(model: Detector, path: Path, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
+    """Write the model; a file already there is replaced only when the new one is complete."""
+    header = WeightsHeader(model.config, provenance, intended_use)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    partial = path.with_name(path.name + ".partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
+    partial.replace(path)
+
+
+def read_header(path: Path) -> WeightsHeader:
+    """Only the header, without reading the weights."""
+    with _open(path) as file:
+        metadata = file.metadata() or {}
+    if HEADER not in metadata:
+        raise InputError(
+            f"{path} was not written by mm3d; bring weights of other projects in with 'mm3d import-weights'."
+        )
+    content = json.loads(metadata[HEADER])
+    if content.get("format") != FORMAT:
+        raise InputError(f"{path} has format {content.get('format')}; this mm3d reads format {FORMAT}: update mm3d.")
+    config = from_dict(ModelConfig, content["config"], f"{path}: config")
+    return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
+
+
+def load(path: Path) -> Detector:
+    """Build the model a file describes, with its weights. It takes any number of slices: 2D weights are 3D weights."""
+    header = read_header(path)
+    with torch.device("meta"):
+        model = Detector(header.config)
+    state = _tensors(path)
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if {name: tensor.shape for name, tensor in state.items()} != expected:
+        wrong = sorted(set(expected) ^ set(state)) or [n for n in expected if state[n].shape != expected[n]]
+        raise InputError(f"{path} is damaged: its tensors do not fit its own header ({', '.join(wrong[:3])}, …).")
+    model.to_empty(device="cpu").load_state_dict(state)
+    return model
+
+
+def start_from(model: Detector, path: Path) -> Transfer:
+    """Start a model from the weights of another: what both have is loaded, what only the model has stays as it is.
+
+    This is how FFDM weights enter M&M-3D (everything loads), or a variant with parameters of its own (those are new).
+    """
+    read_header(path)
+    state, own = _tensors(path), model.state_dict()
+    for name in sorted(set(state) & set(own)):
+        if state[name].shape != own[name].shape:
+            raise InputError(
+                f"{path} does not fit this model: {name} has shape {tuple(state[name].shape)} there and "
+                f"{tuple(own[name].shape)} here; use the same backbone, channels, proposals and heads."
+            )
+    shared = {name: tensor for name, tensor in state.items() if name in own}
+    if not shared:
+        raise InputError(f"{path} shares no tensor with this model; use weights of the same kind of model.")
+    model.load_state_dict(shared, strict=False)
+    return Transfer(
+        loaded=tuple(shared),
+        converted={},
+        new=tuple(name for name in own if name not in state),
+        dropped={name: "the model has no such part" for name in state if name not in own},
+    )
+
+
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give the path of a weights file.")
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a complete safetensors file ({error}); download or write it again.") from error
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    with _open(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no dictionary)

@@ -1,0 +1,58 @@
+"""The command line as a stranger meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mm3d import __version__
+from mm3d.cli import main
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "mm3d", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Half a second for a help page is the difference between a tool and a nuisance."""
+    program = (
+        "import sys; sys.argv = ['mm3d', '--help']\n"
+        "from mm3d.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'transformers', 'safetensors', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("demo", "info", "import-weights"):
+        assert command in done.stdout
+
+
+def test_info_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("torch", "transformers", "device", "threads", "shipped weights"):
+        assert word in printed
+    assert main(["info", "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["mm3d"] == __version__
+    assert info["threads"] >= 1
+    assert info["shipped_weights"] == []
+
+
+def test_the_demo_explains_every_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("logits", "boxes", "slice_weights", "slices", "image_logits", "breast_logits", "CC", "MLO", "random"):
+        assert word in printed
+
+
+def test_exit_codes_and_errors_without_traceback() -> None:
+    assert run().returncode == 2
+    assert run("conquer").returncode == 2
+    failed = run("import-weights", "nowhere.pth", "-o", "out.safetensors")
+    assert failed.returncode == 1
+    assert failed.stderr == "mm3d: nowhere.pth does not exist; give the path of a downloaded checkpoint.\n"
+    version = run("--version")
+    assert version.stdout.strip() == f"mm3d {__version__}"
