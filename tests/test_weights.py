@@ -1,6 +1,5 @@
 """Weights files: a lost header or a silent partial load would have a hospital run another model than it validated."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def test_a_file_alone_rebuilds_the_model(tmp_path: Path) -> None:
     header = read_header(path)
     assert header.provenance == {"trained_on": "two blobs"}
     assert header.intended_use == "For this test only."
-    assert not list(path.parent.glob("*.partial"))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # no temporary file stays behind
 
 
 def test_weights_say_not_for_clinical_use_unless_told_otherwise(tmp_path: Path) -> None:
@@ -115,10 +114,12 @@ def test_an_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pyt
     path = _saved(build(), tmp_path / "w.safetensors")
     before = path.read_bytes()
 
-    def full_disk(*_: object) -> None:
+    def full_disk(tensors: object, partial: Path, metadata: object) -> None:  # noqa: ARG001
+        partial.write_bytes(b"half")
         raise OSError("No space left on device")
 
     monkeypatch.setattr("mm3d.model.weights.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
-        save(build(dataclasses.replace(tiny(), proposals=3)), path, {})
+        save(build(tiny(proposals=3)), path, {})
     assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

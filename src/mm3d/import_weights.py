@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mm3d.errors import InputError
-from mm3d.model.checkpoints import Import, import_checkpoint
+from mm3d.model.checkpoints import NOT_A_WEIGHT, Import, import_checkpoint
 from mm3d.model.config import BACKBONES
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
 
@@ -29,7 +29,7 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
     console.print(_table(imported.transfer))
     for reason, names in _by_reason(imported.transfer.dropped).items():
         console.print(f"dropped: {_names(names)} ({reason})", soft_wrap=True, highlight=False)
-    console.print(f"{source} is {_describe(imported)}.", soft_wrap=True, highlight=False)
+    console.print(f"{source}: {_describe(imported)}.", soft_wrap=True, highlight=False)
     console.print(f"Wrote {output}. {use}", soft_wrap=True, highlight=False)
 
 
@@ -38,7 +38,7 @@ def _describe(imported: Import) -> str:
     backbone = next((name for name, known in BACKBONES.items() if known == config.backbone), None)
     widths = "-".join(map(str, config.backbone.widths))
     return (
-        f"a {imported.family} checkpoint: {backbone or f'{config.backbone.family} {widths}'}, "
+        f"Sparse R-CNN of {imported.family}, {backbone or f'{config.backbone.family} {widths}'}, "
         f"{config.proposals} proposals, {config.channels} channels, {config.heads} heads"
     )
 
@@ -63,22 +63,23 @@ def part_of(name: str) -> str:
 
 def _table(transfer: Transfer) -> Table:
     """A row for every part: how many tensors were loaded, converted, are new, were dropped."""
-    outcomes = {
+    outcomes: dict[str, list[str]] = {
         "loaded": list(transfer.loaded),
         "converted": list(transfer.converted),
         "new": list(transfer.new),
-        "dropped": [name for name, reason in transfer.dropped.items() if reason != "not a weight"],
+        "dropped": [name for name, reason in transfer.dropped.items() if reason != NOT_A_WEIGHT],
     }
     table = Table(title="tensors of each part")
     table.add_column("part")
     for outcome in outcomes:
         table.add_column(outcome, justify="right")
     table.add_column("note")
-    notes = {part_of(name): change for name, change in [*transfer.converted.items(), *transfer.dropped.items()]}
+    notes = {part_of(name): change for name, change in (transfer.dropped | transfer.converted).items()}
     notes["heads: cross-attention"] = "starts as the identity"
     for part in dict.fromkeys(part_of(name) for names in outcomes.values() for name in names):
         counts = [sum(part_of(name) == part for name in names) for names in outcomes.values()]
-        table.add_row(part, *(str(count) if count else "" for count in counts), notes.get(part, ""))
+        note = notes.get(part, "") if any(counts[1:]) else ""
+        table.add_row(part, *(str(count) if count else "" for count in counts), note)
     return table
 
 

@@ -67,13 +67,13 @@ class Backbone(nn.Module):
         Views of one size go together. None is padded, so neither GroupNorm nor PVT's pooling, which look at the whole
         image, can let a breast's result depend on the others in its batch.
         """
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[torch.Size, list[int]] = {}
         for m, view in enumerate(views):
-            groups.setdefault((view.shape[1], view.shape[2]), []).append(m)
+            groups.setdefault(view.shape[1:], []).append(m)
         order = [m for members in groups.values() for m in members]
         stacks = [torch.stack([views[m] for m in members]) for members in groups.values()]
         table = self._table(stacks) if torch.is_grad_enabled() else self._table_in_place(stacks)
-        pyramid = Pyramid.of(table, [(views[m].shape[1], views[m].shape[2]) for m in order])
+        pyramid = Pyramid.of(table, [views[m].shape[1:] for m in order])
         back = torch.tensor(order, device=table.device).argsort()
         return Pyramid(table, pyramid.shapes[back], pyramid.first_row[back])
 
@@ -88,23 +88,21 @@ class Backbone(nn.Module):
         return torch.cat(tables) if len(tables) > 1 else tables[0]
 
     def _table_in_place(self, stacks: list[Tensor]) -> Tensor:
-        """For inference: every slice goes straight to its place. At full size the table is 3.3 GB a view, and there is
-        no room for a second copy."""
-        positions = [sum(h * w for h, w in level_shapes((stack.shape[2], stack.shape[3]))) for stack in stacks]
-        rows = sum(len(stack) * count for stack, count in zip(stacks, positions, strict=True))
+        """For inference: every slice goes straight to its place, because a full-size table is 3.3 GB a view and there
+        is no room for a second copy."""
+        counts = [sum(height * width for height, width in level_shapes(stack.shape[2:])) for stack in stacks]
+        rows = sum(len(stack) * count for stack, count in zip(stacks, counts, strict=True))
         table, first = None, 0
-        for stack, count in zip(stacks, positions, strict=True):
-            S, done = stack.shape[1], 0
+        for stack, count in zip(stacks, counts, strict=True):
+            done = 0
             for chunk in self._chunks(stack):
                 levels = self(chunk)
                 if table is None:
-                    table = levels[0].new_empty(rows, S, self.config.channels)
+                    table = levels[0].new_empty(rows, stack.shape[1], self.config.channels)
                 for i in range(len(chunk)):
-                    view, s = divmod(done + i, S)
+                    view, s = divmod(done + i, stack.shape[1])
                     start = first + view * count
-                    places = table[start : start + count, s].split([level[i, 0].numel() for level in levels])
-                    for place, level in zip(places, levels, strict=True):
-                        place.copy_(level[i].flatten(1).T)
+                    table[start : start + count, s] = torch.cat([level[i].flatten(1).T for level in levels])
                 done += len(chunk)
             first += len(stack) * count
         assert table is not None

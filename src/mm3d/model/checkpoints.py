@@ -96,6 +96,7 @@ PVT_TO_OURS: Rules = [
 
 # Tensors that are no weights: counters, and image statistics, which our configuration holds.
 NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
+NOT_A_WEIGHT = "not a weight"
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _translate(family: Family, source: dict[str, Tensor]) -> tuple[dict[str, Ten
     state, dropped = {}, {}
     for name, tensor in source.items():
         if name.endswith(NOT_WEIGHTS):
-            dropped[name] = "not a weight"
+            dropped[name] = NOT_A_WEIGHT
             continue
         ours = name
         if family == "PVT" and name.startswith("backbone."):

@@ -7,6 +7,7 @@ the channels of all slices, the whole of RoIAlign is one weighted `embedding_bag
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,14 +30,14 @@ class Pyramid:
     first_row: Tensor  # (M, 4): where each of them begins
 
     @classmethod
-    def of(cls, table: Tensor, sizes: list[tuple[int, int]]) -> "Pyramid":
+    def of(cls, table: Tensor, sizes: Sequence[Sequence[int]]) -> "Pyramid":
         """The pyramids of images with these sizes (height, width), whose rows are in the table in this order."""
         shapes = torch.tensor([level_shapes(size) for size in sizes], device=table.device)
         rows = shapes.prod(dim=-1)
         return cls(table, shapes, (rows.flatten().cumsum(0) - rows.flatten()).view_as(rows))
 
 
-def level_shapes(size: tuple[int, int]) -> list[tuple[int, int]]:
+def level_shapes(size: Sequence[int]) -> list[tuple[int, int]]:
     """Height and width of p2 to p5 for an image's height and width."""
     return [(math.ceil(size[0] / stride), math.ceil(size[1] / stride)) for stride in STRIDES]
 

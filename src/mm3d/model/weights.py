@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mm3d.config import from_dict, to_dict
 from mm3d.errors import InputError
+from mm3d.files import replacing
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detector
 
@@ -52,10 +53,8 @@ def save(model: Detector, path: Path, provenance: dict[str, Any], intended_use: 
     """Write the model; a file already there is replaced only when the new one is complete."""
     header = WeightsHeader(model.config, provenance, intended_use)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    partial = path.with_name(path.name + ".partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
-    partial.replace(path)
+    with replacing(path) as partial:
+        save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
 
 
 def read_header(path: Path) -> WeightsHeader:

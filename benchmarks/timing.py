@@ -1,0 +1,27 @@
+"""How a benchmark measures and what it reports: ratios of two things timed in turn, in one run, on one machine."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of docs/benchmarks.md."""
+
+    what: str
+    measured: str
+    wanted: str
+    note: str = ""
+
+
+def seconds_of_each(*contenders: Callable[[], object], rounds: int = 5) -> list[float]:
+    """The best time of each, after one round to warm up; in turn, so that a slow moment of the machine meets all."""
+    best = [float("inf")] * len(contenders)
+    for round_ in range(rounds + 1):
+        for i, contender in enumerate(contenders):
+            start = time.perf_counter()
+            contender()
+            if round_ > 0:
+                best[i] = min(best[i], time.perf_counter() - start)
+    return best

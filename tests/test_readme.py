@@ -1,0 +1,52 @@
+"""The README's commands are the first thing a stranger types."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+def test_the_two_commands_come_first() -> None:
+    assert COMMANDS[:2] == ["make demo", "make test"]
+    assert "make test" in (ROOT / ".ci" / "run").read_text()  # this very run
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "make test"])
+def test_every_quick_command_works(command: str) -> None:
+    # The makefile's own variables must not reach the make that the command starts.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_python_example_says_what_its_comments_say() -> None:
+    (example,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "(1, 2, 24)" in example
+    assert "[1, 2, 24]" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/design.md"])
+def test_no_link_or_file_name_is_dead(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
+    for name in re.findall(r"`((?:model/)?\w+\.py)`", text):
+        assert (ROOT / "src" / "mm3d" / name).exists(), name
+    for name in re.findall(r"`(tests/\w+\.py)`", text):
+        assert (ROOT / name).exists(), name
