@@ -54,12 +54,16 @@ class Backbone(nn.Module):
     def forward(self, slices: Tensor) -> list[Tensor]:
         """slices: (n, H, W) grey values. Returns p2 to p5, each (n, D, H_l, W_l) with H_l = ceil(H / stride)."""
         x = ((slices - self.config.pixel_mean) / self.config.pixel_std)[:, None]
-        stages = self.body(x.contiguous(memory_format=torch.channels_last)).feature_maps
-        merged = [lateral(stage) for lateral, stage in zip(self.lateral, stages, strict=True)]
-        for fine, coarse in ((2, 3), (1, 2), (0, 1)):
-            above = F.interpolate(merged[coarse], size=merged[fine].shape[-2:], mode="nearest")
-            merged[fine] = merged[fine] + above
-        return [output(level) for output, level in zip(self.output, merged, strict=True)]
+        stages = list(self.body(x.contiguous(memory_format=torch.channels_last)).feature_maps)
+        levels: list[Tensor] = []
+        above = None
+        for lateral, output in zip(reversed(self.lateral), reversed(self.output), strict=True):
+            level = lateral(stages.pop())  # each stage is let go as soon as it was used: they are large
+            if above is not None:
+                level += F.interpolate(above, size=level.shape[-2:], mode="nearest")
+            levels.insert(0, output(level))
+            above = level
+        return levels
 
     def pyramid(self, views: list[Tensor]) -> Pyramid:
         """views: M of (S, H, W), each of its own size. `config.chunk` slices are in work at a time.
@@ -71,46 +75,53 @@ class Backbone(nn.Module):
         for m, view in enumerate(views):
             groups.setdefault(view.shape[1:], []).append(m)
         order = [m for members in groups.values() for m in members]
-        stacks = [torch.stack([views[m] for m in members]) for members in groups.values()]
-        table = self._table(stacks) if torch.is_grad_enabled() else self._table_in_place(stacks)
+        grouped = [[views[m] for m in members] for members in groups.values()]
+        table = self._table(grouped) if torch.is_grad_enabled() else self._table_in_place(grouped)
         pyramid = Pyramid.of(table, [views[m].shape[1:] for m in order])
         back = torch.tensor(order, device=table.device).argsort()
         return Pyramid(table, pyramid.shapes[back], pyramid.first_row[back])
 
-    def _table(self, stacks: list[Tensor]) -> Tensor:
+    def _table(self, groups: list[list[Tensor]]) -> Tensor:
         """For training: every chunk's features are kept for the backward pass, or computed again in it."""
+        recompute = self.config.recompute and self.training
         tables = []
-        for stack in stacks:
-            recompute = self.config.recompute and self.training
-            done = [checkpoint(self, c, use_reentrant=False) if recompute else self(c) for c in self._chunks(stack)]
-            levels = [torch.cat(chunks).unflatten(0, stack.shape[:2]) for chunks in zip(*done, strict=True)]
+        for views in groups:
+            chunks = [torch.stack(chunk) for chunk in self._chunks(views)]
+            done = [checkpoint(self, chunk, use_reentrant=False) if recompute else self(chunk) for chunk in chunks]
+            levels = [torch.cat(parts).unflatten(0, (len(views), -1)) for parts in zip(*done, strict=True)]
             tables.append(table_of(levels))
         return torch.cat(tables) if len(tables) > 1 else tables[0]
 
-    def _table_in_place(self, stacks: list[Tensor]) -> Tensor:
+    def _table_in_place(self, groups: list[list[Tensor]]) -> Tensor:
         """For inference: every slice goes straight to its place, because a full-size table is 3.3 GB a view and there
         is no room for a second copy."""
-        counts = [sum(height * width for height, width in level_shapes(stack.shape[2:])) for stack in stacks]
-        rows = sum(len(stack) * count for stack, count in zip(stacks, counts, strict=True))
+        shapes = [level_shapes(views[0].shape[1:]) for views in groups]
+        counts = [sum(height * width for height, width in of_group) for of_group in shapes]
+        rows = sum(len(views) * count for views, count in zip(groups, counts, strict=True))
         table, first = None, 0
-        for stack, count in zip(stacks, counts, strict=True):
-            done = 0
-            for chunk in self._chunks(stack):
-                levels = self(chunk)
+        for views, count in zip(groups, counts, strict=True):
+            S, done = len(views[0]), 0
+            for chunk in self._chunks(views):
+                levels = self(torch.stack(chunk))
                 if table is None:
-                    table = levels[0].new_empty(rows, stack.shape[1], self.config.channels)
+                    table = levels[0].new_empty(rows, S, self.config.channels)
                 for i in range(len(chunk)):
-                    view, s = divmod(done + i, stack.shape[1])
+                    view, s = divmod(done + i, S)
                     start = first + view * count
-                    table[start : start + count, s] = torch.cat([level[i].flatten(1).T for level in levels])
+                    for level in levels:
+                        end = start + level[i, 0].numel()
+                        table[start:end, s] = level[i].flatten(1).T
+                        start = end
                 done += len(chunk)
-            first += len(stack) * count
+            first += len(views) * count
         assert table is not None
         return table
 
-    def _chunks(self, stack: Tensor) -> tuple[Tensor, ...]:
-        slices = stack.flatten(0, 1)
-        return slices.split(self.config.chunk or len(slices))
+    def _chunks(self, views: list[Tensor]) -> list[list[Tensor]]:
+        """The slices of views of one size, `config.chunk` of them at a time."""
+        slices = [one for view in views for one in view]
+        size = self.config.chunk or len(slices)
+        return [slices[i : i + size] for i in range(0, len(slices), size)]
 
 
 def _build_body(config: BackboneConfig) -> nn.Module:
