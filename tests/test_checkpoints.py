@@ -298,20 +298,46 @@ def test_unknown_layouts_and_names_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no known layout.*transformer\.layer\.weight"):
         import_checkpoint(write(tmp_path, {"transformer.layer.weight": torch.zeros(2)}, "model"))
     strange = numbered(detectron2()) | {"head.head_series.0.mask_module.weight": torch.zeros(2)}
-    with pytest.raises(InputError, match=r"1 names are not understood: heads\.0\.mask_module\.weight"):
+    with pytest.raises(InputError, match=r"not understood \(1\): heads\.0\.mask_module\.weight"):
         import_checkpoint(write(tmp_path, strange, "model"))
     incomplete = numbered(detectron2())
     del incomplete["head.head_series.1.linear1.weight"]
-    with pytest.raises(InputError, match=r"missing: heads\.1\.linear1\.weight"):
+    with pytest.raises(InputError, match=r"lacks \(1\): heads\.1\.linear1\.weight"):
         import_checkpoint(write(tmp_path, incomplete, "model"))
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 a broken zip"])
-def test_files_that_are_no_checkpoints_are_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.pth"
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"this is a text", b"h", b"<html>", b"PK\x03\x04 a broken zip", b"\x80\x02}q\x00h.", b"\x80\x04\x95"],
+)
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_files_that_are_no_checkpoints_are_refused_in_a_sentence(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"broken{suffix}"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"broken\.pth"):
+    with pytest.raises(InputError, match=r"broken\.\w+ is (damaged|refused)"):
         import_checkpoint(path)
+
+
+def test_other_things_than_checkpoints_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        import_checkpoint(tmp_path)
+    torch.save({1: torch.zeros(2)}, tmp_path / "numbers.pth")
+    with pytest.raises(InputError, match="holds no state dict"):
+        import_checkpoint(tmp_path / "numbers.pth")
+    ours = import_checkpoint(write(tmp_path, numbered(detectron2()), "model")).model
+    save_file({name: tensor.contiguous() for name, tensor in ours.state_dict().items()}, tmp_path / "ours.safetensors")
+    with pytest.raises(InputError, match="weights file of mm3d already"):
+        import_checkpoint(tmp_path / "ours.safetensors")
+    tensors = numbered(detectron2())
+    tensors["head.head_series.0.norm1.weight"][0] = torch.nan
+    with pytest.raises(InputError, match="not numbers"):
+        import_checkpoint(write(tmp_path, tensors, "model"))
+
+
+def test_a_checkpoint_of_data_parallel_training_is_the_same_checkpoint(tmp_path: Path) -> None:
+    tensors = {f"module.{name}": tensor for name, tensor in numbered(detectron2()).items()}
+    state = import_checkpoint(write(tmp_path, tensors, "model")).model.state_dict()
+    assert torch.equal(state["heads.0.linear1.weight"], tensors["module.head.head_series.0.linear1.weight"])
 
 
 def test_the_command_prints_its_account_and_never_overwrites_unasked(
@@ -334,3 +360,8 @@ def test_the_command_prints_its_account_and_never_overwrites_unasked(
     assert output.read_bytes() == before
     assert main(["import-weights", str(source), "-o", str(output), "--overwrite"]) == 0
     assert main(["import-weights", str(source), "-o", str(tmp_path / "start.bin")]) == 1
+    assert main(["import-weights", str(output), "-o", str(output), "--overwrite"]) == 1  # never onto itself
+    (tmp_path / "folder.safetensors").mkdir()
+    assert main(["import-weights", str(source), "-o", str(tmp_path / "folder.safetensors"), "--overwrite"]) == 1
+    assert main(["import-weights", str(source), "-o", str(source / "below.safetensors")]) == 1  # a file is no folder
+    assert capsys.readouterr().err.count("Traceback") == 0

@@ -223,6 +223,23 @@ def test_batches_of_the_wrong_shape_are_refused(
         Breasts(torch.zeros(images), torch.ones(sizes), torch.ones(present, dtype=torch.bool))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"images": torch.zeros(1, 2, 4, 96, 64, dtype=torch.uint8)}, "from 0 to 1 as float32"),
+        ({"images": torch.full((1, 2, 4, 96, 64), 200.0)}, "CC: grey values go from 0 to 1, not 200 to 200"),
+        ({"images": torch.full((1, 2, 4, 96, 64), torch.nan)}, "grey values go from 0 to 1"),
+        ({"sizes": torch.tensor([[[64, 96], [96, 64]]])}, r"64 x 96 \(height x width\) does not fit"),
+        ({"sizes": torch.tensor([[[0, 64], [96, 64]]])}, "does not fit"),
+        ({"sizes": torch.tensor([[[96.0, 64], [96, 64]]])}, "whole pixels"),
+        ({"images": torch.zeros(0)}, "must be"),
+    ],
+)
+def test_batches_that_are_not_what_they_should_be_are_refused(change: dict[str, torch.Tensor], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        dataclasses.replace(random_breasts(), **change)
+
+
 # ---- every choice --------------------------------------------------------------------------------------------------
 
 

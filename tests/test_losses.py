@@ -178,10 +178,28 @@ def test_targets_that_contradict_the_batch_are_refused(wrong: Targets, message: 
         detection_losses(model(breasts), wrong, breasts.sizes)
 
 
+@pytest.mark.parametrize(
+    ("finding", "words"),
+    [
+        ((0, 0, (30.0, 20.0, 10.0, 50.0), 0), "box without area"),
+        ((0, 0, (math.nan, 20.0, 10.0, 50.0), 0), "box without area"),
+        ((0, 0, BOX, -5), "-1 means not annotated"),
+        ((1, 0, BOX, 0), "not malignant"),
+        ((7, 0, BOX, 0), "the batch has 2 breasts"),
+    ],
+)
+def test_findings_that_cannot_be_are_refused(finding: tuple[int, int, tuple[float, ...], int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        targets([True, False], [[True, True]] * 2, [finding])
+
+
+RANKS = ((True, True), (True, False))  # the second rank has a view less than the first
+
+
 def one_rank(rank: int, folder: str) -> None:
-    """Breast 0 (with two findings) on rank 0 and breast 2 (negative) on rank 1; leaves the gradients in a file."""
+    """Breast 0 (with two findings) on rank 0 and breast 1 (negative) on rank 1; leaves the gradients in a file."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    model, breasts = build().train(), random_breasts(present=((True, True), (True, True)))
+    model, breasts = build().train(), random_breasts(present=RANKS)
     mine = Breasts(*(getattr(breasts, f.name)[rank : rank + 1] for f in dataclasses.fields(Breasts)))
     loss_of(rank, model(mine), mine).total.backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -200,7 +218,7 @@ def loss_of(rank: int | None, detections: Detections, breasts: Breasts) -> Losse
 
 def test_two_ranks_train_like_one_with_the_whole_batch(tmp_path: Path) -> None:
     spawn(one_rank, args=(str(tmp_path),), nprocs=2)
-    model, breasts = build().train(), random_breasts(present=((True, True), (True, True)))
+    model, breasts = build().train(), random_breasts(present=RANKS)
     loss_of(None, model(breasts), breasts).total.backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     gradient = torch.load(tmp_path / "gradient.pt", weights_only=True)

@@ -1,6 +1,7 @@
 """Weights files: a lost header or a silent partial load would have a hospital run another model than it validated."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ def test_a_file_alone_rebuilds_the_model(tmp_path: Path) -> None:
     assert header.provenance == {"trained_on": "two blobs"}
     assert header.intended_use == "For this test only."
     assert [file.name for file in path.parent.iterdir()] == [path.name]  # no temporary file stays behind
+
+
+def test_saved_weights_can_be_read_by_others_and_by_a_path_in_quotes(tmp_path: Path) -> None:
+    path = str(tmp_path / "w.safetensors")
+    umask = os.umask(0o022)
+    try:
+        save(build(), path, {})
+    finally:
+        os.umask(umask)
+    assert Path(path).stat().st_mode & 0o777 == 0o644
+    assert load(path).config == read_header(path).config
+
+
+def test_a_copy_for_inference_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="save the one it was made from"):
+        save(build().for_inference(), tmp_path / "w.safetensors", {})
 
 
 def test_weights_say_not_for_clinical_use_unless_told_otherwise(tmp_path: Path) -> None:

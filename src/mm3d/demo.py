@@ -7,9 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mm3d.model.config import PRESETS
-from mm3d.model.detector import Breasts, Detections, Detector
-
-VIEWS = ("CC", "MLO")
+from mm3d.model.detector import VIEWS, Breasts, Detections, Detector
 
 
 def demo(seed: int) -> None:
@@ -50,9 +48,9 @@ def _meaning(detections: Detections) -> Table:
     assert detections.slice_weights is not None
     rows = [
         ("logits", detections.logits, "how malignant each proposal is (sigmoid gives the score)"),
-        ("boxes", detections.boxes, "where it is: x1, y1, x2, y2 in pixels, one box for the whole volume"),
+        ("boxes", detections.boxes, "where it is: x1, y1, x2, y2 in pixels, for all slices; may leave the image"),
         ("slice_weights", detections.slice_weights, "how much each slice counts for it (w, sums to 1)"),
-        ("slices", detections.slices, "the slice to look at: the largest w"),
+        ("slices", detections.slices, "the slice to look at, counted from 0: the largest w"),
         ("features", detections.features, "the proposal's fused feature, input of the next head"),
         ("image_logits", detections.image_logits, "is there any cancer in the view: noisy-or of the proposals"),
         ("breast_logits", detections.breast_logits, "is there any cancer in the breast: mean of its views' scores"),

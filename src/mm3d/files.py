@@ -15,6 +15,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
+        partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -23,3 +24,10 @@ def replacing(path: Path) -> Iterator[Path]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

@@ -14,6 +14,8 @@ from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
 def import_weights(source: Path, output: Path, overwrite: bool) -> None:
     if output.suffix != ".safetensors":
         raise InputError(f"{output} must end in .safetensors; give such a name with -o.")
+    if output.is_dir() or output.resolve() == source.resolve():
+        raise InputError(f"{output} is a folder or the checkpoint itself; give another name with -o.")
     if output.exists() and not overwrite:
         raise InputError(f"{output} exists already; give another name, or --overwrite to replace it.")
     imported = import_checkpoint(source)

@@ -7,12 +7,12 @@ name that no rule knows refuses the file: half a loaded model is worse than none
 
 import hashlib
 import pickle
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -109,8 +109,9 @@ class Import:
     transfer: Transfer
 
 
-def import_checkpoint(path: Path) -> Import:
+def import_checkpoint(path: Path | str) -> Import:
     """Read a public Sparse R-CNN checkpoint and build the detector it fits, with our one class and one grey channel."""
+    path = Path(path)
     source = _read(path)
     family = _family(path, source)
     state, dropped = _translate(family, source)
@@ -123,14 +124,19 @@ def import_checkpoint(path: Path) -> Import:
     unknown = [name for name in state if name not in own]
     if unknown:
         raise InputError(
-            f"{path} looks like {family}, but these {len(unknown)} names are not understood: {_some(unknown)}; "
-            "mm3d imports Sparse R-CNN on ResNet or PVTv2-Li."
+            f"{path} looks like {family}, but has names that are not understood ({len(unknown)}): {_some(unknown)}; "
+            "give a Sparse R-CNN on ResNet or PVTv2-Li."
         )
     is_class = {name for name in own if ".cls_logit." in name}
     is_new = {name for name in own if ".cross_attn." in name}
     missing = [name for name in own if name not in state and name not in is_new]
     if missing:
-        raise InputError(f"{path} looks like {family}, but these parts are missing: {_some(missing)}; is it complete?")
+        raise InputError(
+            f"{path} looks like {family}, but lacks ({len(missing)}): {_some(missing)}; "
+            "give a complete Sparse R-CNN on ResNet or PVTv2-Li (the other PVTs differ)."
+        )
+    if broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
+        raise InputError(f"{path} holds values that are not numbers, in {_some(broken)}; download it again.")
 
     converted = {}
     for name in list(state):
@@ -144,7 +150,10 @@ def import_checkpoint(path: Path) -> Import:
             state[name] = state[name].sum(dim=1, keepdim=True)
             converted[name] = "RGB weights summed to one grey channel"
         if name in state and state[name].shape != wanted:
-            raise InputError(f"{path}: {name} has shape {tuple(shape)} where {tuple(wanted)} fits; is it Sparse R-CNN?")
+            raise InputError(
+                f"{path} is not the published Sparse R-CNN: {name} has shape {tuple(shape)}, where {tuple(wanted)} "
+                "fits; give an unchanged checkpoint."
+            )
     model.load_state_dict(state, strict=False)
     transfer = Transfer(
         loaded=tuple(name for name in state if name not in converted),
@@ -158,26 +167,38 @@ def import_checkpoint(path: Path) -> Import:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth that holds nothing else."""
+    """The tensors of a .safetensors file, or of a .pth that holds nothing dangerous."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give the path of a downloaded checkpoint.")
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {wrong}; give the path of a downloaded checkpoint.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            start = file.read(2)
+        if start != b"PK" and start[:1] != b"\x80":  # neither torch's archive nor a pickle: a web page, a text, nothing
+            raise InputError(f"{path} is damaged or no checkpoint at all; download it again.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch asks for a bug report where we have a sentence
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} is refused: it is damaged, or holds more than tensors and could run code when loaded; "
-            "where you trust it, save its state dict as safetensors and import that."
+            f"{path} is refused: loading it could run code; where you trust it, save its state dict as safetensors and "
+            "import that."
         ) from error
-    except (SafetensorError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged file fails in any way it likes; which, is of no use to the user
         raise InputError(f"{path} is damaged or no checkpoint at all; download it again.") from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    is_state = isinstance(content, dict) and all(
+        isinstance(v, Tensor) and isinstance(k, str) for k, v in content.items()
+    )
+    if not is_state or not content:
         raise InputError(f"{path} holds no state dict; give a checkpoint of detectron2, mmdetection or PVT.")
-    return content
+    return {name.removeprefix("module."): tensor for name, tensor in content.items()}  # as data-parallel training saves
 
 
 def _family(path: Path, source: dict[str, Tensor]) -> Family:
@@ -185,9 +206,11 @@ def _family(path: Path, source: dict[str, Tensor]) -> Family:
         return "detectron2"
     if any(name.startswith("roi_head.bbox_head.") for name in source):
         return "PVT" if any(name.startswith("backbone.patch_embed1.") for name in source) else "mmdetection"
+    if "proposal_features" in source:
+        raise InputError(f"{path} is a weights file of mm3d already; use it as it is.")
     raise InputError(
-        f"{path} is of no known layout (Sparse R-CNN of detectron2, mmdetection or PVT); "
-        f"its {len(source)} names begin: {_some(list(source))}."
+        f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, "
+        f"not one whose {len(source)} names begin {_some(list(source))}."
     )
 
 
@@ -224,6 +247,8 @@ def _config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig
     """The configuration that fits the tensors' shapes."""
     try:
         proposals, channels = state["proposal_features"].shape
+        if channels % ModelConfig.attention_heads:
+            raise InputError(f"{path} has {channels} channels; a Sparse R-CNN has a multiple of 8: give such a one.")
         widths = tuple(state[f"backbone.lateral.{i}.weight"].shape[1] for i in range(4))
         if family == "PVT":
             block = "backbone.body.encoder.layers.{}.blocks."
@@ -245,7 +270,7 @@ def _config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig
             feedforward=state["heads.0.linear1.weight"].shape[0],
         )
     except KeyError as error:
-        raise InputError(f"{path} looks like {family}, but has nothing for {error}; is it complete?") from error
+        raise InputError(f"{path} looks like {family}, but lacks {error}; give a complete checkpoint.") from error
 
 
 def _count(state: dict[str, Tensor], prefix: str) -> int:

@@ -1,8 +1,9 @@
-"""What a model is built from. Plain data: a weights file carries it as JSON, a training reads it from TOML."""
+"""What a model is built from. Plain data: a weights file carries it as JSON."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from mm3d.config import check
 from mm3d.errors import InputError
 
 GROUPS = 8  # of GroupNorm
@@ -28,6 +29,7 @@ class BackboneConfig:
     ("frozen"), or GroupNorm ("group", for training from scratch). PVTv2 has LayerNorm and is left alone."""
 
     def __post_init__(self) -> None:
+        check(self)
         if self.family == "resnet" and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
             raise InputError(
                 f"With norm = group, stem {self.stem} and widths {self.widths} must be multiples of {GROUPS}."
@@ -38,7 +40,7 @@ class BackboneConfig:
             )
 
 
-# The named backbones of the command line and of the presets. "small" is for CPUs and trains from scratch.
+# The named backbones. "small" is for CPUs and trains from scratch.
 BACKBONES = {
     "small": BackboneConfig(widths=(32, 48, 64, 96), depths=(1, 1, 1, 1), layer="basic", stem=32, norm="group"),
     "resnet18": BackboneConfig(widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), layer="basic"),
@@ -50,7 +52,7 @@ BACKBONES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One detector. The defaults are the paper's size."""
+    """One detector. The defaults are the paper's size, where it gives one."""
 
     backbone: BackboneConfig = BACKBONES["resnet50"]
     """The feature extractor; BACKBONES has the named ones."""
@@ -88,6 +90,7 @@ class ModelConfig:
     checkpointing), chunk by chunk."""
 
     def __post_init__(self) -> None:
+        check(self)
         if self.channels % self.attention_heads:
             raise InputError(
                 f"channels = {self.channels} must be a multiple of attention_heads = {self.attention_heads}."
@@ -113,7 +116,7 @@ PRESETS = {
         canonical_box=56.0,
         proposal_start="grid",
     ),
-    # The virtual trial on two CPU cores.
+    # For training on synthetic breasts of about 192 x 96 pixels on two CPU cores.
     "mini": ModelConfig(
         backbone=BACKBONES["small"],
         channels=64,

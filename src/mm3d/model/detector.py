@@ -18,6 +18,7 @@ from mm3d.model.config import ModelConfig
 from mm3d.model.head import CascadeHead, HeadOutput
 from mm3d.model.scores import mean_logit, noisy_or_logit
 
+VIEWS = ("CC", "MLO")  # V, in this order
 ABSENT_LOGIT = -100.0  # of the proposals of a view that is not there: a score of zero
 
 
@@ -30,14 +31,38 @@ class Breasts:
     present: Tensor  # (B, V) bool: which views there are
 
     def __post_init__(self) -> None:
-        B, V = self.images.shape[:2]
-        if self.images.dim() != 5 or V != 2:
+        if self.images.dim() != 5 or self.images.shape[1] != 2 or not self.images.numel():
             raise InputError(f"Images must be (B, 2, S, H, W), CC and MLO, not {tuple(self.images.shape)}.")
+        if self.images.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise InputError(f"Images must be grey values from 0 to 1 as float32, not {self.images.dtype}.")
+        B, V = self.images.shape[:2]
         if self.sizes.shape != (B, V, 2) or self.present.shape != (B, V) or self.present.dtype != torch.bool:
             raise InputError(
                 f"For {B} breasts, sizes must be ({B}, 2, 2) and present ({B}, 2) of bool, "
                 f"not {tuple(self.sizes.shape)} and {tuple(self.present.shape)} of {self.present.dtype}."
             )
+
+        if self.sizes.is_floating_point():
+            raise InputError(f"Sizes must be whole pixels, not {self.sizes.dtype}.")
+        if self.images.device.type == "cpu":  # where batches are made; on a GPU each look would hold it up
+            self._check_views()
+
+    def _check_views(self) -> None:
+        """Every present view lies within the batch's size, and is what it is said to be: grey values from 0 to 1."""
+        H, W = self.images.shape[3:]
+        for (breast, view), (height, width) in zip(
+            self.present.nonzero().tolist(), self.sizes[self.present].tolist(), strict=True
+        ):
+            if not (0 < height <= H and 0 < width <= W):
+                raise InputError(
+                    f"Breast {breast}, {VIEWS[view]}: its size {height} x {width} (height x width) does not fit into "
+                    f"the batch's {H} x {W}."
+                )
+            low, high = (value.item() for value in self.images[breast, view].aminmax())
+            if not (low >= -1 and high <= 2):  # some room for augmentation; NaN fails, too
+                raise InputError(
+                    f"Breast {breast}, {VIEWS[view]}: grey values go from 0 to 1, not {low:g} to {high:g}."
+                )
 
     def to(self, device: torch.device | str) -> "Breasts":
         return Breasts(self.images.to(device), self.sizes.to(device), self.present.to(device))
@@ -85,6 +110,7 @@ class Detector(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.only_for_inference = False
         self.backbone = Backbone(config)
         self.proposal_boxes = nn.Parameter(_start_boxes(config))  # (N, 4) cxcywh as a share of the image
         self.proposal_features = nn.Parameter(torch.randn(config.proposals, config.channels))
@@ -117,6 +143,7 @@ class Detector(nn.Module):
         """A copy with the frozen BatchNorms folded into the convolutions. Same results; not for training or saving."""
         fast = copy.copy(self)
         fast._modules = {**self._modules, "backbone": folded(self.backbone)}
+        fast.only_for_inference = True
         return fast.eval()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mm3d.errors import InputError
 from mm3d.model.boxes import iou_and_giou
-from mm3d.model.detector import Detections
+from mm3d.model.detector import VIEWS, Detections
 from mm3d.model.matching import FOCAL_ALPHA, FOCAL_GAMMA, CostWeights, match, matching_cost
 
 
@@ -31,9 +31,27 @@ class Targets:
         count = len(self.boxes)
         if self.boxes.shape != (count, 4) or self.slices.shape != (count,) or self.places.shape != (count, 2):
             raise InputError(
-                f"Findings need a box, a slice and a place each, not {tuple(self.boxes.shape)}, "
-                f"{tuple(self.slices.shape)} and {tuple(self.places.shape)}."
+                "Findings need boxes (F, 4), slices (F,) and places (F, 2), with F = 0 where there is none, not "
+                f"{tuple(self.boxes.shape)}, {tuple(self.slices.shape)} and {tuple(self.places.shape)}."
             )
+        if self.boxes.device.type == "cpu":  # where targets are made; on a GPU each look would hold it up
+            self._check_findings()
+
+    def _check_findings(self) -> None:
+        """Every finding is a box in a malignant breast of the batch."""
+        B, V = self.annotated.shape
+        for (breast, view), box, z in zip(self.places.tolist(), self.boxes.tolist(), self.slices.tolist(), strict=True):
+            if not (0 <= breast < B and 0 <= view < V):
+                raise InputError(
+                    f"A finding is in breast {breast}, view {view}, but the batch has {B} breasts of {V} views."
+                )
+            where = f"A finding of breast {breast}, {VIEWS[view]},"
+            if not self.malignant[breast]:
+                raise InputError(f"{where} is in a breast that is not malignant: only malignant findings are targets.")
+            if not (box[0] < box[2] and box[1] < box[3]):
+                raise InputError(f"{where} has a box without area, {box}: boxes are x1, y1, x2, y2.")
+            if z < -1:
+                raise InputError(f"{where} is on slice {z}: slices count from 0, and -1 means not annotated.")
 
     def to(self, device: torch.device | str) -> "Targets":
         return Targets(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
@@ -77,8 +95,9 @@ def detection_losses(
     """All terms at all heads. sizes: (B, V, 2), the batch's unpadded heights and widths.
 
     Finding-level terms are sums over findings (and, focal, over proposals), divided by the number of findings in the
-    batch over all ranks; image and breast terms are means. No term is ever skipped: with nothing to sum it is a zero
-    that still depends on its inputs, so every parameter has a gradient in every batch, as data-parallel training needs.
+    batch over all ranks; image and breast terms are means over all ranks. No term is ever skipped: with nothing to sum
+    it is a zero that still depends on its inputs, so every parameter has a gradient in every batch, as data-parallel
+    training needs.
     """
     terms = {**_finding_terms(detections, targets, sizes, weights.finding), **_label_terms(detections, targets)}
     factors = {**vars(weights.finding), "slice": weights.slice, "image": weights.image, "breast": weights.breast}
@@ -89,7 +108,7 @@ def detection_losses(
 def _finding_terms(detections: Detections, targets: Targets, sizes: Tensor, weights: CostWeights) -> dict[str, Tensor]:
     logits, boxes = detections.logits.float(), detections.boxes.float()
     head, breast, view, proposal, finding = _matches(detections, targets, sizes, weights)
-    normaliser = _findings_per_rank(targets)
+    normaliser = _share_of_ranks(len(targets.boxes), logits.device)
 
     def per_head(values: Tensor, head: Tensor) -> Tensor:
         return values.new_zeros(len(logits)).index_add(0, head, values) / normaliser
@@ -125,14 +144,14 @@ def _finding_terms(detections: Detections, targets: Targets, sizes: Tensor, weig
 def _label_terms(detections: Detections, targets: Targets) -> dict[str, Tensor]:
     """Image- and breast-level cross-entropy, at every head: a breast known only by its label trains them all."""
     present = detections.present
-    image_logits = detections.image_logits[:, present]  # (I, M)
-    breast_logits = detections.breast_logits  # (I, B)
-    image_labels = targets.image_labels[present].to(image_logits).expand_as(image_logits)
-    breast_labels = targets.malignant.to(breast_logits).expand_as(breast_logits)
-    return {
-        "image": F.binary_cross_entropy_with_logits(image_logits, image_labels, reduction="none").mean(dim=1),
-        "breast": F.binary_cross_entropy_with_logits(breast_logits, breast_labels, reduction="none").mean(dim=1),
-    }
+    logits = {"image": detections.image_logits[:, present], "breast": detections.breast_logits}  # (I, M), (I, B)
+    labels = {"image": targets.image_labels[present], "breast": targets.malignant}
+    terms = {}
+    for name in logits:
+        wanted = labels[name].to(logits[name]).expand_as(logits[name])
+        entropy = F.binary_cross_entropy_with_logits(logits[name], wanted, reduction="none")
+        terms[name] = entropy.sum(dim=1) / _share_of_ranks(entropy.shape[1], wanted.device)
+    return terms
 
 
 def _matches(
@@ -144,11 +163,15 @@ def _matches(
     for breast, view in targets.places.unique(dim=0).tolist():
         if not detections.present[breast, view] or not targets.annotated[breast, view]:
             raise InputError(
-                f"Breast {breast} of the batch has a finding in view {view}, which is absent or not annotated."
+                f"Breast {breast} of the batch has a finding in {VIEWS[view]}, which is absent or not annotated: "
+                "leave the finding out, or mark the view as annotated."
             )
         here = (targets.places == targets.places.new_tensor([breast, view])).all(dim=1).nonzero()[:, 0]
         if (targets.slices[here] >= S).any():
-            raise InputError(f"Breast {breast} of the batch has a finding on a slice beyond its last, {S - 1}.")
+            raise InputError(
+                f"Breast {breast} of the batch has a finding on a slice beyond its last, {S - 1}: "
+                "findings must be given in the prepared volume's slices."
+            )
         cost = matching_cost(
             detections.logits[:, breast, view],
             detections.boxes[:, breast, view],
@@ -171,14 +194,15 @@ def _sigmoid_focal(logits: Tensor, labels: Tensor) -> Tensor:
     return alpha * p_wrong**FOCAL_GAMMA * F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
-def _findings_per_rank(targets: Targets) -> Tensor:
-    """max(1, findings over all ranks) / ranks; data-parallel training then averages over the ranks.
+def _share_of_ranks(count: int, device: torch.device) -> Tensor:
+    """max(1, count over all ranks) / ranks: what a sum is divided by for a mean over the batches of all ranks, because
+    data-parallel training averages over the ranks afterwards.
 
     At least 1, because batches without any finding are common and their loss would explode.
     """
-    count = targets.boxes.new_tensor(float(len(targets.boxes)))
+    total = torch.tensor(float(count), device=device)
     ranks = 1
     if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(count)
+        dist.all_reduce(total)
         ranks = dist.get_world_size()
-    return count.clamp(min=1) / ranks
+    return total.clamp(min=1) / ranks

@@ -49,16 +49,23 @@ class Transfer:
     """Names of the weights' tensors that went nowhere, and why."""
 
 
-def save(model: Detector, path: Path, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
+def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
     """Write the model; a file already there is replaced only when the new one is complete."""
+    path = Path(path)
+    if model.only_for_inference:
+        raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
     header = WeightsHeader(model.config, provenance, intended_use)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(path) as partial:
-        save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
+    try:
+        with replacing(path) as partial:
+            save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be written ({error}); choose another place.") from error
 
 
-def read_header(path: Path) -> WeightsHeader:
+def read_header(path: Path | str) -> WeightsHeader:
     """Only the header, without reading the weights."""
+    path = Path(path)
     with _open(path) as file:
         metadata = file.metadata() or {}
     if HEADER not in metadata:
@@ -72,8 +79,10 @@ def read_header(path: Path) -> WeightsHeader:
     return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
 
 
-def load(path: Path) -> Detector:
-    """Build the model a file describes, with its weights. It takes any number of slices: 2D weights are 3D weights."""
+def load(path: Path | str) -> Detector:
+    """Build the model a file describes, with its weights. 2D weights are 3D weights: it takes any number of slices
+    (with fusion "mlp", up to `config.slices`)."""
+    path = Path(path)
     header = read_header(path)
     with torch.device("meta"):
         model = Detector(header.config)
@@ -86,18 +95,20 @@ def load(path: Path) -> Detector:
     return model
 
 
-def start_from(model: Detector, path: Path) -> Transfer:
+def start_from(model: Detector, path: Path | str) -> Transfer:
     """Start a model from the weights of another: what both have is loaded, what only the model has stays as it is.
 
     This is how FFDM weights enter M&M-3D (everything loads), or a variant with parameters of its own (those are new).
     """
+    path = Path(path)
     read_header(path)
     state, own = _tensors(path), model.state_dict()
     for name in sorted(set(state) & set(own)):
         if state[name].shape != own[name].shape:
             raise InputError(
                 f"{path} does not fit this model: {name} has shape {tuple(state[name].shape)} there and "
-                f"{tuple(own[name].shape)} here; use the same backbone, channels, proposals and heads."
+                f"{tuple(own[name].shape)} here; use the same backbone, channels, proposals and heads "
+                "(and slices, with fusion mlp)."
             )
     shared = {name: tensor for name, tensor in state.items() if name in own}
     if not shared:
@@ -113,7 +124,8 @@ def start_from(model: Detector, path: Path) -> Transfer:
 
 def _open(path: Path) -> Any:
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give the path of a weights file.")
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {wrong}; give the path of a weights file.")
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
