@@ -7,6 +7,7 @@ from pathlib import Path
 
 import detector
 import full_size
+import preparation
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -40,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    rows = [*detector.rows(), *full_size.rows()]
+    rows = [*detector.rows(), *full_size.rows(), *preparation.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
         table.add_column(column)

@@ -54,5 +54,6 @@ def test_exit_codes_and_errors_without_traceback() -> None:
     failed = run("import-weights", "nowhere.pth", "-o", "out.safetensors")
     assert failed.returncode == 1
     assert failed.stderr == "mm3d: nowhere.pth does not exist; give the path of a downloaded checkpoint.\n"
+    assert run("demo", "--seed", "99999999999999999999").returncode == 2
     version = run("--version")
     assert version.stdout.strip() == f"mm3d {__version__}"

@@ -59,6 +59,13 @@ def test_every_mistake_is_named(data: object, message: str) -> None:
     assert str(error.value) == message
 
 
+def test_a_misspelt_choice_is_refused_when_made_in_python_too() -> None:
+    with pytest.raises(InputError, match="'fusion' must be one of weighted"):
+        ModelConfig(fusion="wieghted")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'backbone'"):
+        ModelConfig(backbone="resnet50")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

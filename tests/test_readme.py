@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
@@ -41,7 +41,18 @@ def test_the_python_example_says_what_its_comments_say() -> None:
     assert "[1, 2, 24]" in done.stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/design.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/data.md"])
+def test_the_documented_python_runs(page: str, tmp_path: Path) -> None:
+    program = "\n".join(blocks("python", (ROOT / page).read_text()))
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_benchmarks_page_has_figures() -> None:
+    assert "of the time" in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "docs/python.md", "docs/data.md"])
 def test_no_link_or_file_name_is_dead(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):

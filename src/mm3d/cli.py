@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage.
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,26 @@ def _import_weights(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# Datasets by the names of their readers in mm3d.cohorts; "folder" is any folder of DICOM exams.
+DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from mm3d.prepare.run import run
+    from mm3d.prepare.settings import PrepareSettings
+
+    reader = importlib.import_module(f"mm3d.cohorts.{arguments.dataset.replace('-', '_')}")
+    settings = PrepareSettings(arguments.width, arguments.length, arguments.slices, arguments.intensity)
+    return run(reader.read, arguments.folder, arguments.output, settings, arguments.jobs)
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
+    return seed
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mm3d",
@@ -47,7 +68,13 @@ def _parser() -> argparse.ArgumentParser:
         help="run an untrained model on a random two-view volume and explain its output",
         description="Build a small untrained detector, run it on a random two-view volume, explain what comes out.",
     )
-    demo.add_argument("--seed", type=int, default=0, help="of the random volume and weights (default: 0)")
+    demo.add_argument(
+        "--seed",
+        type=_seed,
+        metavar="N",
+        default=0,
+        help="of the random volume and weights (default: 0)",
+    )
     demo.set_defaults(run=_demo)
 
     info = commands.add_parser(
@@ -58,14 +85,39 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print JSON, for programs")
     info.set_defaults(run=_info)
 
+    prepare = commands.add_parser(
+        "prepare",
+        help="read a downloaded dataset or a folder of DICOM exams and write prepared views",
+        description="Read a dataset as it was downloaded, check it, and write prepared views: cropped to the breast, "
+        "chest wall on the left, grey values from 0 to 1, resized, volumes max-pooled in depth. A second run does only "
+        "what is missing. Exit code 1: some files failed, the rest is prepared (see OUT/problems.csv).",
+    )
+    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
+    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the download")
+    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
+    prepare.add_argument("--width", type=int, default=1100, help="pixels across (default: 1100)")
+    prepare.add_argument("--length", type=int, default=2200, help="pixels down, at most (default: 2200)")
+    prepare.add_argument("--slices", type=int, default=16, help="slices of a volume, at most (default: 16)")
+    prepare.add_argument(
+        "--intensity",
+        choices=("auto", "window", "percentile"),
+        default="auto",
+        help="black and white by the file's display window or by percentiles in the breast; auto (default): the window "
+        "where there is one, unless the image is For Processing",
+    )
+    prepare.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
+    prepare.set_defaults(run=_prepare)
+
     importer = commands.add_parser(
         "import-weights",
         help="turn a public Sparse R-CNN checkpoint into start weights",
-        description="Turn a public Sparse R-CNN checkpoint (detectron2, mmdetection or PVT; .pth or .safetensors) into "
-        "start weights for mm3d, and print what was loaded, what is new and what was dropped.",
+        description="Turn a public Sparse R-CNN checkpoint (detectron2, mmdetection, or PVT with PVTv2-Li; .pth "
+        "or .safetensors) into start weights for mm3d, and print what was loaded, what is new and what was dropped.",
     )
     importer.add_argument("file", type=Path, metavar="FILE", help="the downloaded checkpoint")
-    importer.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors to write")
+    importer.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors to write; its folder is made"
+    )
     importer.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     importer.set_defaults(run=_import_weights)
     return parser
@@ -77,6 +129,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except InputError as error:
         print(f"mm3d: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"mm3d: {error.filename or 'a file'} cannot be used ({error.strerror}); see to it, and try again.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("mm3d: interrupted.", file=sys.stderr)

@@ -3,6 +3,7 @@
 import difflib
 import types
 from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mm3d.errors import InputError
@@ -12,7 +13,13 @@ T = TypeVar("T")
 
 def to_dict(config: Any) -> dict[str, Any]:
     """The dataclass as a dictionary that JSON and TOML can hold."""
-    return asdict(config)
+    return asdict(config, dict_factory=lambda pairs: {key: _plain(value) for key, value in pairs})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:
@@ -32,6 +39,20 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
     return cls(**{key: _convert(hints[key], value, f"{where}: '{key}'") for key, value in data.items()})
 
 
+def check(config: Any) -> None:
+    """Check a dataclass that was made directly, as `from_dict` checks a table. For `__post_init__`."""
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if not is_dataclass(value):
+            _convert(hints[field.name], value, f"{type(config).__name__}: '{field.name}'")
+
+
+def _fits(cls: Any, data: dict[str, Any]) -> bool:
+    """Whether a table has exactly the fields of a dataclass, to choose between several."""
+    return set(data) == {field.name for field in fields(cls)}
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
     if is_dataclass(hint):
@@ -40,11 +61,19 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return _convert(next(arg for arg in args if arg is not type(None)), value, where)
+        options = [arg for arg in args if arg is not type(None)]
+        fitting = [arg for arg in options if is_dataclass(arg) and isinstance(value, dict) and _fits(arg, value)]
+        return _convert((fitting or options)[0], value, where)
     if origin is Literal:
         if value not in args:
             raise InputError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}.")
         return value
+    if hint is Path:
+        return Path(_convert(str, value, where))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise InputError(f"{where} must be a table, not {value!r}.")
+        return {key: _convert(args[1], item, where) for key, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where} must be a list, not {value!r}.")

@@ -1,0 +1,1 @@
+"""From downloaded exams to prepared views: cropped, oriented, windowed, resized, pooled in depth, memory-mappable."""

@@ -1,0 +1,51 @@
+"""The two coordinate frames, and the only thing that converts between them.
+
+*stored*: pixels and slices of the view as decoded (see `records`). *model*: pixels and slices of the prepared view,
+which is cropped to the breast, mirrored so that the chest wall is on the left, resized, and pooled in depth.
+"""
+
+from dataclasses import dataclass
+
+Box = tuple[float, float, float, float]  # x1, y1, x2, y2
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How one view was prepared. Every box and slice that crosses between the frames goes through here."""
+
+    crop: tuple[int, int, int, int]  # x1, y1, x2, y2 of the breast's region, stored pixels
+    mirrored: bool  # left and right were exchanged after cropping
+    height: int  # of the prepared view
+    width: int
+    stored_slices: int
+    slices: int  # S of the prepared view
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Model pixels per stored pixel, in x and y. Equal but for the rounding of the size to whole pixels."""
+        x1, y1, x2, y2 = self.crop
+        return self.width / (x2 - x1), self.height / (y2 - y1)
+
+    def box_to_model(self, box: Box) -> Box:
+        x_scale, y_scale = self.scale
+        x1, y1 = (box[0] - self.crop[0]) * x_scale, (box[1] - self.crop[1]) * y_scale
+        x2, y2 = (box[2] - self.crop[0]) * x_scale, (box[3] - self.crop[1]) * y_scale
+        return (self.width - x2, y1, self.width - x1, y2) if self.mirrored else (x1, y1, x2, y2)
+
+    def box_to_stored(self, box: Box) -> Box:
+        x_scale, y_scale = self.scale
+        x1, y1, x2, y2 = (self.width - box[2], box[1], self.width - box[0], box[3]) if self.mirrored else box
+        left, top = self.crop[:2]
+        return x1 / x_scale + left, y1 / y_scale + top, x2 / x_scale + left, y2 / y_scale + top
+
+    def region(self, s: int) -> range:
+        """The stored slices that prepared slice s was pooled from; neighbouring regions may share a slice."""
+        return range(s * self.stored_slices // self.slices, -(-(s + 1) * self.stored_slices // self.slices))
+
+    def slice_to_model(self, z: int) -> int:
+        """The prepared slice whose share of the depth has the middle of stored slice z."""
+        return min(max((2 * z + 1) * self.slices // (2 * self.stored_slices), 0), self.slices - 1)
+
+    def slice_to_stored(self, s: int) -> int:
+        """The middle slice of the region of prepared slice s; `slice_to_model` leads back to s."""
+        return (2 * s + 1) * self.stored_slices // (2 * self.slices)
