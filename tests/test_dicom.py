@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import imagecodecs
 import jpeg_ls
 import numpy as np
 import pytest
@@ -24,10 +25,7 @@ from mm3d.dicom.window import LookupTable, Window, display_of
 from mm3d.errors import InputError
 
 VOLUME = np.stack([breast(seed=i) + i for i in range(5)]).astype(np.uint16)
-J2K, HTJ2K, JPEG_LS, JPEG, RLE = (
-    *("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.201", "1.2.840.10008.1.2.4.80", "1.2.840.10008.1.2.4.50"),
-    *(str(RLELossless),),
-)
+J2K, JPEG, RLE = "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.50", str(RLELossless)
 
 
 def read_all(path: Path) -> np.ndarray:
@@ -49,7 +47,11 @@ def rle(frame: np.ndarray) -> bytes:
 
 ENCODERS: dict[str, Callable[[np.ndarray], bytes]] = {
     J2K: j2k,
-    JPEG_LS: lambda f: bytes(jpeg_ls.encode_array(f)),
+    "1.2.840.10008.1.2.4.91": j2k,
+    "1.2.840.10008.1.2.4.201": lambda frame: bytes(imagecodecs.htj2k_encode(frame)),
+    "1.2.840.10008.1.2.4.202": lambda frame: bytes(imagecodecs.htj2k_encode(frame)),
+    "1.2.840.10008.1.2.4.57": lambda frame: bytes(imagecodecs.ljpeg_encode(frame, bitspersample=10)),
+    "1.2.840.10008.1.2.4.80": lambda frame: bytes(jpeg_ls.encode_array(frame)),
     RLE: rle,
 }
 

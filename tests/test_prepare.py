@@ -5,6 +5,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -337,3 +339,39 @@ def test_folders_that_hold_nothing_are_refused_in_a_sentence(
     assert "no mammography" in capsys.readouterr().err
     assert command(tmp_path / "absent", tmp_path / "out") == 1
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    source, output = exams(tmp_path / "export"), tmp_path / "prepared"
+    arguments = [sys.executable, "-m", "mm3d", "prepare", "folder", str(source), "-o", str(output), "--jobs", "1"]
+    arguments += ["--width", "60", "--length", "120", "--slices", "4"]
+    runs = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [run.wait(timeout=120) for run in runs] == [1, 1]
+    together = {path.name: path.read_bytes() for path in (output / "views").iterdir()}
+    command(source, tmp_path / "alone")
+    assert together == {path.name: path.read_bytes() for path in (tmp_path / "alone" / "views").iterdir()}
+    assert len(read_breasts(output)) == 2
+
+
+def test_a_folder_of_mutated_files_is_prepared_or_reported_and_writes_nowhere_else(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    whole = write(tomosynthesis(volume(slices=5)), tmp_path / "whole.dcm").read_bytes()
+    source = tmp_path / "export"
+    source.mkdir()
+    for i in range(60):
+        content = bytearray(whole)
+        for _ in range(random.integers(1, 6)):
+            # most of a file is pixels, and most of what can go wrong is in front of them
+            at = int(random.integers(128, 3000 if random.random() < 0.8 else len(content)))
+            content[at : at + 4] = random.bytes(4)
+        (source / f"{i}.dcm").write_bytes(content[: len(content) if i % 3 else int(random.integers(200, len(content)))])
+    before = sorted(tmp_path.rglob("*"))
+    assert command(source, tmp_path / "prepared") in (0, 1)
+    after = [path for path in tmp_path.rglob("*") if path not in before]
+    assert all(path == tmp_path / "prepared" or tmp_path / "prepared" in path.parents for path in after)
+    with (tmp_path / "prepared" / "problems.csv").open() as file:
+        problems = list(csv.DictReader(file))
+    done = sum(len(views) for _, views in read_breasts(tmp_path / "prepared"))
+    assert done + len(problems) == 60
+    assert 5 < done < 55  # both ways out were taken
+    assert all("Error)" not in row["reason"] or "damaged" in row["reason"] for row in problems)

@@ -13,17 +13,25 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
-        partial.replace(path)
+        settle(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def settle(partial: Path, path: Path) -> None:
+    """Give a complete file its name, on disk for certain, readable by whom the umask allows."""
+    _sync(partial)
+    partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
+    partial.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _umask() -> int:

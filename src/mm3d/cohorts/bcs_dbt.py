@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-import pydicom
-
 from mm3d.cohorts.assemble import assemble, read_rows
 from mm3d.cohorts.tables import (
     BOXES_READ,
@@ -23,6 +21,7 @@ from mm3d.cohorts.tables import (
     locate,
     worst_grades,
 )
+from mm3d.dicom.header import read_dataset
 from mm3d.errors import InputError
 from mm3d.records import Cohort, Problem
 
@@ -156,7 +155,6 @@ def walk(folder: Path) -> Download:
 
 def _series_uid(file: Path) -> str:
     try:
-        header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"])
-        return str(header.get("SeriesInstanceUID", ""))
-    except Exception:  # pydicom raises whatever a damaged file leads it into; such a file is not the one
+        return str(read_dataset(file, ["SeriesInstanceUID"]).get("SeriesInstanceUID", ""))
+    except InputError:  # a damaged file is not the one
         return ""

@@ -13,6 +13,7 @@ import numpy as np
 import pydicom
 
 from mm3d.cohorts.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.dicom.header import read_dataset
 from mm3d.errors import InputError
 from mm3d.records import Cohort, Finding, Label, Laterality, Position, Problem, View
 
@@ -21,6 +22,7 @@ COLUMNS = (
     "image file path", "cropped image file path", "ROI mask file path",
 )  # fmt: skip
 MALIGNANT = {"MALIGNANT": True, "BENIGN": False, "BENIGN_WITHOUT_CALLBACK": False}
+TAGS = ("SeriesInstanceUID", "Rows", "Columns")
 
 
 @dataclass(frozen=True)
@@ -121,18 +123,11 @@ def _locate(folders: dict[str, Path], written: str) -> list[Path]:
     if exact.is_file():
         return [exact]
     files = sorted(folders[top].rglob("*.dcm"))
-    return [file for file in files if _header(file).get("SeriesInstanceUID") == rest[-2]]
-
-
-def _header(file: Path) -> pydicom.Dataset:
-    try:
-        return pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SeriesInstanceUID", "Rows", "Columns"])
-    except Exception as error:  # pydicom has no common exception for damaged files
-        raise InputError(f"{file} cannot be read as DICOM ({error})") from error
+    return [file for file in files if read_dataset(file, TAGS).get("SeriesInstanceUID") == rest[-2]]
 
 
 def _size(file: Path) -> tuple[int, int]:
-    header = _header(file)
+    header = read_dataset(file, TAGS)
     return int(header.get("Rows") or 0), int(header.get("Columns") or 0)
 
 
@@ -152,7 +147,7 @@ def _bounds(file: Path) -> tuple[float, float, float, float] | None:
     try:
         pixels = pydicom.dcmread(file).pixel_array
     except Exception as error:
-        raise InputError(f"{file} cannot be decoded ({error})") from error
+        raise InputError(f"{file} cannot be decoded ({type(error).__name__})") from error
     inside = pixels > 0
     if inside.all() or not inside.any() or (pixels[inside] != pixels.max()).any():
         return None

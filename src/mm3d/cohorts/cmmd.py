@@ -7,15 +7,13 @@ DICOM header. Many patients have images of the other breast, too; nothing is kno
 from collections import Counter
 from pathlib import Path
 
-import pydicom
-
-from mm3d.cohorts.assemble import POSITIONS, SIDES, Entry, assemble, counted, read_rows
+from mm3d.cohorts.assemble import Entry, assemble, counted, read_rows
+from mm3d.dicom.header import read_dataset, which_view
 from mm3d.errors import InputError
-from mm3d.records import Cohort, Label, Position, Problem, View
+from mm3d.records import Cohort, Label, Problem, View
 
 COLUMNS = ("ID1", "LeftRight", "abnormality", "classification", "subtype")
 LABELS: dict[str, Label] = {"Malignant": "malignant", "Benign": "benign"}
-VIEW_CODES: dict[str, Position] = {"399162004": "CC", "399368009": "MLO", "R-10242": "CC", "R-10226": "MLO"}
 TAGS = ["ViewCodeSequence", "ViewPosition", "ImageLaterality", "Laterality", "Manufacturer"]
 
 
@@ -29,12 +27,11 @@ def read(folder: Path) -> Cohort:
             left_out["of patients who are not in the table"] += 1
             continue
         try:
-            header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=TAGS)
-            position = _position(header)
-            side = SIDES.get(str(header.get("ImageLaterality") or header.get("Laterality") or ""))
-        except Exception as error:  # pydicom has no common exception for damaged files
-            problems.append(Problem(patient, f"{file} cannot be read as DICOM ({error})."))
+            header = read_dataset(file, TAGS)
+        except InputError as error:
+            problems.append(Problem(patient, str(error)))
             continue
+        side, position = which_view(header)
         if side is None or position is None:
             problems.append(Problem(patient, f"The header of {file} does not tell a side and CC or MLO."))
             continue
@@ -86,10 +83,3 @@ def _rows(folder: Path) -> list[dict[str, str]]:
     if sheet is not None:
         raise InputError(f"{sheet} is a spreadsheet; open it and save it as CSV in UTF-8 next to it.")
     raise InputError(f"{folder} has no CMMD_clinicaldata_revision.csv; give the folder of the download.")
-
-
-def _position(header: pydicom.Dataset) -> Position | None:
-    for item in header.get("ViewCodeSequence") or ():
-        if str(item.get("CodeValue")) in VIEW_CODES:
-            return VIEW_CODES[str(item.CodeValue)]
-    return POSITIONS.get(str(header.get("ViewPosition")))

@@ -4,7 +4,7 @@ Nothing here is believed: sizes are checked against limits and against the file 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -83,7 +83,7 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Read and check a header. Every file that cannot be used is refused with one sentence that names it."""
-    dataset = _dataset(path)
+    dataset = read_dataset(path)
     try:
         return _header(path, dataset)
     except InputError:
@@ -92,11 +92,14 @@ def read_header(path: Path) -> Header:
         raise InputError(f"{path} has a damaged DICOM header ({type(error).__name__}); export it again.") from error
 
 
-def _dataset(path: Path) -> Dataset:
+def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
+    """Everything in front of the pixels, or only some tags, which is faster."""
     if not path.is_file():
         raise InputError(f"{path} is not a file; give DICOM files.")
     try:
-        return pydicom.dcmread(path, stop_before_pixels=True, defer_size=1_000_000)
+        return pydicom.dcmread(
+            path, stop_before_pixels=True, defer_size=1_000_000, specific_tags=None if tags is None else list(tags)
+        )
     except InvalidDicomError as error:
         raise InputError(f"{path} is not DICOM; leave it out.") from error
     except Exception as error:  # as above
@@ -108,7 +111,7 @@ def _header(path: Path, dataset: Dataset) -> Header:
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
     shared = _first_item(dataset.get("SharedFunctionalGroupsSequence"))
-    laterality, position = _which_view(dataset, shared)
+    laterality, position = which_view(dataset)
     positions = _frame_positions(dataset, shared, frames)
     allocated = int(dataset.BitsAllocated)
     if allocated not in (8, 16):
@@ -197,8 +200,9 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
     return rows, columns, frames
 
 
-def _which_view(dataset: Dataset, shared: Dataset) -> tuple[Laterality | None, Position | None]:
+def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
     """Side and view from all the places they hide in, the most specific first."""
+    shared = _first_item(dataset.get("SharedFunctionalGroupsSequence"))
     anatomies = [_first_item(group.get("FrameAnatomySequence")) for group in (shared, _first_frame(dataset))]
     sides = [anatomy.get("FrameLaterality") for anatomy in anatomies]
     sides += [dataset.get("ImageLaterality"), dataset.get("Laterality")]

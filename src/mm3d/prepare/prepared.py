@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mm3d.config import from_dict, to_dict
 from mm3d.errors import InputError
-from mm3d.files import replacing
+from mm3d.files import replacing, settle
 from mm3d.prepare.geometry import Geometry
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.records import Breast, Cohort, Finding, Problem, View
@@ -91,7 +91,7 @@ def is_prepared(folder: Path, key: str) -> bool:
 
 def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> None:
     """Give filled pixels their name, then write their json."""
-    partial.replace(folder / "views" / f"{key}.npy")
+    settle(partial, folder / "views" / f"{key}.npy")
     with replacing(folder / "views" / f"{key}.json") as target:
         target.write_text(json.dumps(to_dict(file), indent=1))
 

@@ -127,11 +127,16 @@ def _view_file(plan: Plan, settings: PrepareSettings) -> ViewFile:
 
 def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: PrepareSettings, jobs: int | None) -> int:
     """Read a dataset, prepare it, write the lists and print the summary. Returns the exit code."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs} must be at least 1.")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of the download.")
     console = Console()
     cohort = read(folder)
     total = sum(1 for _ in cohort.views())
+    if not total:
+        reason = f" ({cohort.problems[0].subject}: {cohort.problems[0].reason})" if cohort.problems else ""
+        raise InputError(f"{folder} has no image of {cohort.name} that can be used{reason}; is the download complete?")
     with _progress(console, total) as advance:
         keys, failures = prepare(cohort, output, settings, jobs or os.cpu_count() or 1, advance)
     problems = [*cohort.problems, *failures]
