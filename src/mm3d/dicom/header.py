@@ -110,9 +110,8 @@ def _header(path: Path, dataset: Dataset) -> Header:
     kind = _kind(path, dataset)
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
-    shared = _first_item(dataset.get("SharedFunctionalGroupsSequence"))
     laterality, position = which_view(dataset)
-    positions = _frame_positions(dataset, shared, frames)
+    positions = _frame_positions(dataset, frames)
     allocated = int(dataset.BitsAllocated)
     if allocated not in (8, 16):
         raise InputError(f"{path} has {allocated} bits per pixel; export it with 8 or 16.")
@@ -131,12 +130,12 @@ def _header(path: Path, dataset: Dataset) -> Header:
         inverted=str(dataset.get("PhotometricInterpretation", "")).strip() == "MONOCHROME1",
         slope=float(dataset.get("RescaleSlope", 1) or 1),
         intercept=float(dataset.get("RescaleIntercept", 0) or 0),
-        display=display_of(_first_item(shared.get("FrameVOILUTSequence"))) or display_of(dataset),
+        display=display_of(_group(dataset, "FrameVOILUTSequence")) or display_of(dataset),
         laterality=laterality,
         position=position,
         for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
-        pixel_spacing=_spacing(dataset, shared),
-        slice_spacing=_slice_spacing(dataset, shared),
+        pixel_spacing=_spacing(dataset),
+        slice_spacing=_slice_spacing(dataset),
         vendor=str(dataset.get("Manufacturer", "")).strip(),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
@@ -202,10 +201,8 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
 
 def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
     """Side and view from all the places they hide in, the most specific first."""
-    shared = _first_item(dataset.get("SharedFunctionalGroupsSequence"))
-    anatomies = [_first_item(group.get("FrameAnatomySequence")) for group in (shared, _first_frame(dataset))]
-    sides = [anatomy.get("FrameLaterality") for anatomy in anatomies]
-    sides += [dataset.get("ImageLaterality"), dataset.get("Laterality")]
+    frame_side = _group(dataset, "FrameAnatomySequence").get("FrameLaterality")
+    sides = [frame_side, dataset.get("ImageLaterality"), dataset.get("Laterality")]
     views: list[str | None] = [
         VIEW_CODES.get(str(item.get("CodeValue", "")).strip()) for item in dataset.get("ViewCodeSequence") or ()
     ]
@@ -219,7 +216,7 @@ def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
     return cast(Laterality | None, laterality), cast(Position | None, position)
 
 
-def _frame_positions(dataset: Dataset, shared: Dataset, frames: int) -> list[float]:
+def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
     """Where each frame lies along the normal of the slices; its number where the file does not say."""
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
     items: Iterable[Dataset] = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
@@ -228,7 +225,7 @@ def _frame_positions(dataset: Dataset, shared: Dataset, frames: int) -> list[flo
         number = dataset.get("SliceLocation", dataset.get("InstanceNumber"))
         return [float(number or 0)] if frames == 1 else [float(i) for i in range(frames)]
     places = np.array([[float(x) for x in point] for point in points])
-    orientation = _first_item(shared.get("PlaneOrientationSequence")).get("ImageOrientationPatient")
+    orientation = _group(dataset, "PlaneOrientationSequence").get("ImageOrientationPatient")
     orientation = orientation or dataset.get("ImageOrientationPatient")
     if orientation is not None and len(orientation) == 6:
         axes = np.array([float(x) for x in orientation]).reshape(2, 3)
@@ -246,16 +243,16 @@ def _order(positions: list[float]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argsort(positions, kind="stable"))
 
 
-def _spacing(dataset: Dataset, shared: Dataset) -> float | None:
-    measures = _first_item(shared.get("PixelMeasuresSequence"))
+def _spacing(dataset: Dataset) -> float | None:
+    measures = _group(dataset, "PixelMeasuresSequence")
     for value in (measures.get("PixelSpacing"), dataset.get("PixelSpacing"), dataset.get("ImagerPixelSpacing")):
         if value and float(value[0]) > 0:
             return float(value[0])
     return None
 
 
-def _slice_spacing(dataset: Dataset, shared: Dataset) -> float | None:
-    measures = _first_item(shared.get("PixelMeasuresSequence"))
+def _slice_spacing(dataset: Dataset) -> float | None:
+    measures = _group(dataset, "PixelMeasuresSequence")
     for value in (measures.get("SliceThickness"), dataset.get("SliceThickness")):
         if value and float(value) > 0:
             return float(value)
@@ -266,5 +263,10 @@ def _first_item(sequence: Any) -> Dataset:
     return sequence[0] if sequence else Dataset()
 
 
-def _first_frame(dataset: Dataset) -> Dataset:
-    return _first_item(dataset.get("PerFrameFunctionalGroupsSequence"))
+def _group(dataset: Dataset, name: str) -> Dataset:
+    """A functional group of a multi-frame image: the one that all frames share, else that of the first frame."""
+    for place in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        group = _first_item(dataset.get(place)).get(name)
+        if group:
+            return group[0]
+    return Dataset()

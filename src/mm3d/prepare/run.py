@@ -40,6 +40,7 @@ def prepare(
 ) -> tuple[dict[str, str], list[Problem]]:
     """Prepare every view that is not there yet. Returns the keys of all that are, and what failed."""
     (output / "views").mkdir(parents=True, exist_ok=True)
+    _clear_half_made(output / "views")
     keys: dict[str, str] = {}
     failures: list[Problem] = []
     todo = []
@@ -57,7 +58,7 @@ def prepare(
             todo.append(_Job(view, key, output / "views" / f".{key}.{os.getpid()}.partial"))
     try:
         if todo:
-            with Workers(min(jobs, max(2, len(todo)))) as workers:
+            with Workers(jobs) as workers:
                 for job in _finished(todo, settings, workers, jobs, failures):
                     advance()
                     if not job.failed and job.plan:
@@ -67,6 +68,17 @@ def prepare(
         for job in todo:
             job.partial.unlink(missing_ok=True)
     return keys, failures
+
+
+def _clear_half_made(folder: Path) -> None:
+    """Remove what killed runs left behind; a run that is alive has the number of its process in the name."""
+    for path in folder.glob(".*.partial"):
+        try:
+            os.kill(int(path.name.split(".")[-2]), 0)
+        except (ProcessLookupError, ValueError):
+            path.unlink(missing_ok=True)
+        except PermissionError:  # alive, and somebody else's
+            pass
 
 
 def _finished(

@@ -46,6 +46,12 @@ def begin(view: View, settings: PrepareSettings, target: Path) -> tuple[Plan, bo
     """Plan a view and make its file, an npy array. The second value tells whether it is filled already."""
     headers = tuple(read_header(path) for path in view.files)
     headers, frames = _in_order(view, headers)
+    for finding in view.findings or ():
+        if max(finding.slice or 0, finding.last_slice or 0) >= len(frames):
+            raise InputError(
+                f"{headers[0].path} has {len(frames)} slices, and a finding is marked beyond them "
+                f"(slice {finding.slice}, counted from 0): check the annotation."
+            )
     with Frames(headers, frames) as stack:
         middle = stack.read(len(frames) // 2)
         turned = view.upright and chest_wall(stack.read(0)) != view.laterality

@@ -4,7 +4,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -33,19 +33,25 @@ class Outcome:
     failure: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
     connection: Connection
     process: Any
     task: Task | None = None
-    deadline: float = field(default=float("inf"))
+    deadline: float = float("inf")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
 
 
 class Workers:
-    """A pool that replaces the workers it loses. Use it with `with`."""
+    """Up to `count` processes, started when there is work, replaced when they are lost. Use it with `with`."""
 
     def __init__(self, count: int) -> None:
-        self.workers = [_start() for _ in range(count)]
+        self.count = count
+        self.workers: list[_Worker] = []
         self.waiting: deque[Task] = deque()
 
     def __enter__(self) -> "Workers":
@@ -53,39 +59,42 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
-            worker.process.kill()
-            worker.process.join()
+            worker.end()
 
     def submit(self, task: Task, first: bool = False) -> None:
         """Queue a task, before the others if `first`."""
         self.waiting.insert(0 if first else len(self.waiting), task)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self.waiting) or any(worker.task for worker in self.workers)
-
     def outcomes(self) -> Iterator[Outcome]:
         """Outcomes as they come, until nothing is queued or running. Tasks may be submitted meanwhile."""
-        while self.busy:
-            for i, worker in enumerate(self.workers):
-                if worker.task is None and self.waiting:
-                    self._assign(i, self.waiting.popleft())
+        while self.waiting or any(worker.task for worker in self.workers):
+            self._assign()
             running = [worker for worker in self.workers if worker.task]
             soonest = min(worker.deadline for worker in running)
-            wait([w.connection for w in running], timeout=max(0.0, soonest - time.monotonic()))
-            for i, worker in enumerate(self.workers):
-                outcome = self._collect(i, worker) if worker.task else None
+            wait([worker.connection for worker in running], timeout=max(0.0, soonest - time.monotonic()))
+            for worker in running:
+                outcome = self._collect(worker)
                 if outcome:
                     yield outcome
 
-    def _assign(self, i: int, task: Task) -> None:
-        if not self.workers[i].process.is_alive():
-            self._replace(i)
-        worker = self.workers[i]
-        worker.task, worker.deadline = task, time.monotonic() + task.seconds
-        worker.connection.send((task.function, task.arguments))
+    def _assign(self) -> None:
+        """Give every waiting task to an idle worker, or to a new one while there may be more."""
+        while self.waiting:
+            worker = next((worker for worker in self.workers if worker.task is None), None)
+            if worker is None:
+                if len(self.workers) == self.count:
+                    return
+                worker = _start()
+                self.workers.append(worker)
+            task = self.waiting.popleft()
+            worker.task, worker.deadline = task, time.monotonic() + task.seconds
+            try:
+                worker.connection.send((task.function, task.arguments))
+            except OSError:  # it died while it was idle: the task is not to blame
+                self._lose(worker)
+                self.waiting.appendleft(task)
 
-    def _collect(self, i: int, worker: _Worker) -> Outcome | None:
+    def _collect(self, worker: _Worker) -> Outcome | None:
         task = worker.task
         assert task is not None
         try:
@@ -94,20 +103,16 @@ class Workers:
                 worker.task, worker.deadline = None, float("inf")
                 return Outcome(task.key, result, failure)
         except (EOFError, OSError):
-            self._replace(i)
+            self._lose(worker)
             return Outcome(task.key, failure="the decoder crashed on it: the file is damaged; export it again.")
         if time.monotonic() >= worker.deadline:
-            self._replace(i)
-            return Outcome(
-                task.key, failure=f"it took longer than {task.seconds:.0f} s and was given up; export it again."
-            )
+            self._lose(worker)
+            return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up; export it again.")
         return None
 
-    def _replace(self, i: int) -> None:
-        self.workers[i].process.kill()
-        self.workers[i].process.join()
-        self.workers[i].connection.close()
-        self.workers[i] = _start()
+    def _lose(self, worker: _Worker) -> None:
+        worker.end()
+        self.workers.remove(worker)
 
 
 def _start() -> _Worker:
