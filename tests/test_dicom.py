@@ -50,8 +50,11 @@ ENCODERS: dict[str, Callable[[np.ndarray], bytes]] = {
     "1.2.840.10008.1.2.4.91": j2k,
     "1.2.840.10008.1.2.4.201": lambda frame: bytes(imagecodecs.htj2k_encode(frame)),
     "1.2.840.10008.1.2.4.202": lambda frame: bytes(imagecodecs.htj2k_encode(frame)),
+    "1.2.840.10008.1.2.4.203": lambda frame: bytes(imagecodecs.htj2k_encode(frame)),
     "1.2.840.10008.1.2.4.57": lambda frame: bytes(imagecodecs.ljpeg_encode(frame, bitspersample=10)),
+    "1.2.840.10008.1.2.4.70": lambda frame: bytes(imagecodecs.ljpeg_encode(frame, bitspersample=10)),
     "1.2.840.10008.1.2.4.80": lambda frame: bytes(jpeg_ls.encode_array(frame)),
+    "1.2.840.10008.1.2.4.81": lambda frame: bytes(jpeg_ls.encode_array(frame)),
     RLE: rle,
 }
 

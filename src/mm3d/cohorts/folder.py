@@ -5,12 +5,13 @@ number of a patient leaves the DICOM files.
 """
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 from mm3d.cohorts.assemble import Entry, assemble
 from mm3d.dicom.header import Header, read_header
 from mm3d.errors import InputError
-from mm3d.records import Cohort, Problem, View
+from mm3d.records import Cohort, Modality, Problem, View
 
 
 def read(folder: Path) -> Cohort:
@@ -26,6 +27,7 @@ def read(folder: Path) -> Cohort:
         reason = f" ({problems[0].reason})" if problems else ""
         raise InputError(f"{folder} has no mammography that can be read{reason}; give a folder of DICOM exams.")
     entries: list[Entry] = []
+    found = Counter[str]()
     for group in _volumes(headers):
         first = group[0]
         subject = str(first.path.relative_to(folder))
@@ -33,23 +35,20 @@ def read(folder: Path) -> Cohort:
             problems.append(Problem(subject, "its header does not say which side or view (CC, MLO) it is."))
             continue
         exam = hashlib.sha256(first.study.encode()).hexdigest()[:10]
-        number = 1 + sum(e.exam == exam and e.view.name.startswith(_name(exam, first)) for e in entries)
+        modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
+        name = f"{exam} {first.laterality}{first.position} {modality}"
+        found[name] += 1
         view = View(
-            name=_name(exam, first) + (f" {number}" if number > 1 else ""),
+            name=name if found[name] == 1 else f"{name} {found[name]}",  # a repeated exposure
             laterality=first.laterality,
             position=first.position,
-            modality="FFDM" if first.kind == "mammogram" else "DBT",
+            modality=modality,
             files=tuple(header.path for header in group),
             findings=None,
-            upright=first.kind != "mammogram",
+            upright=modality == "DBT",
         )
         entries.append(Entry(f"patient-{exam}", exam, view, None, attributes={"vendor": first.vendor}))
     return assemble(folder.name, entries, problems)
-
-
-def _name(exam: str, header: Header) -> str:
-    kind = "FFDM" if header.kind == "mammogram" else "DBT"
-    return f"{exam} {header.laterality}{header.position} {kind}"
 
 
 def _volumes(headers: list[Header]) -> list[list[Header]]:

@@ -1,6 +1,7 @@
 """Processes that may die: a decoder that crashes or hangs on a bad file takes its worker with it, not the run."""
 
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -125,10 +126,11 @@ def _start() -> _Worker:
 
 def _serve(connection: Connection) -> None:
     """In the worker: take a call, send its result, until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     while True:
         try:
             function, arguments = connection.recv()
-        except (EOFError, OSError, KeyboardInterrupt):
+        except (EOFError, OSError):
             return
         try:
             answer = (function(*arguments), "")
