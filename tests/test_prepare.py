@@ -260,7 +260,7 @@ def test_a_folder_of_exams_is_prepared_and_what_failed_is_named(
         assert words in reasons
     with (output / "manifest.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 3
-    for word in ("exams", "breasts", "views", "findings", "left out"):
+    for word in ("exams", "breasts", "views", "findings", "problem", "3 of 4 views"):
         assert word in printed.out
     everything = (
         printed.out
@@ -351,6 +351,67 @@ def test_a_finding_beyond_the_last_slice_is_reported_and_not_moved(tmp_path: Pat
     keys, (problem,) = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
     assert not keys
     assert "has 9 slices, and a finding is marked beyond them (slice 9" in problem.reason
+
+
+def test_annotations_that_do_not_fit_the_image_are_reported(tmp_path: Path) -> None:
+    path = write(tomosynthesis(volume()), tmp_path / "v.dcm")
+    outside = view_of(path, findings=(Finding((900, 100, 930, 120), True, slice=3),))
+    flat = view_of(path, name="flat", modality="FFDM", upright=False)
+    cohort = Cohort("two", (Breast("p", "e", "L", "malignant", (outside, flat)),))
+    _, problems = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
+    reasons = {problem.subject: problem.reason for problem in problems}
+    assert "is outside them" in reasons["view"]
+    assert "said to be a mammogram and has 9 slices" in reasons["flat"]
+
+
+def test_all_exams_of_a_patient_have_one_code(tmp_path: Path) -> None:
+    for name, number in (("first", "P-1"), ("second", "P-1"), ("other", "P-2")):
+        write(mammogram(breast(), PatientID=number), tmp_path / f"{name}.dcm")
+    patients = {b.views[0].files[0].stem: b.patient for b in folder_reader.read(tmp_path).breasts}
+    assert patients["first"] == patients["second"] != patients["other"]
+
+
+def test_pixels_that_were_cut_off_later_are_made_again(tmp_path: Path) -> None:
+    source, output = exams(tmp_path / "export"), tmp_path / "prepared"
+    command(source, output)
+    pixels = sorted((output / "views").glob("*.npy"))[0]
+    whole = pixels.read_bytes()
+    pixels.write_bytes(whole[:200])
+    command(source, output)
+    assert pixels.read_bytes() == whole
+
+
+def test_an_output_that_would_lose_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = exams(tmp_path / "export"), tmp_path / "prepared"
+    command(source, output)
+    before = (output / "cohort.json").read_bytes()
+    assert command(exams(tmp_path / "another"), output) == 1
+    assert "holds the prepared views of export; give another folder" in capsys.readouterr().err
+    assert (output / "cohort.json").read_bytes() == before
+    assert command(source, source / "inside") == 1
+    assert command(source, source / "exam" / "lcc.dcm") == 1
+    assert (source / "exam" / "lcc.dcm").is_file()
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert command(source, file) == 1
+    assert file.read_text() == "mine"
+
+
+def test_ctrl_c_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "export"
+    for i in range(40):
+        write(tomosynthesis(volume(slices=40), view="MLO"), source / f"{i}.dcm")
+    arguments = [sys.executable, "-m", "mm3d", "prepare", "folder", str(source), "-o", str(tmp_path / "out")]
+    run = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not list((tmp_path / "out").glob("views/*.npy")):  # workers are up
+        assert run.poll() is None
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to everybody
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert errors == "mm3d: interrupted.\n"
 
 
 def test_folders_that_hold_nothing_are_refused_in_a_sentence(

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from dicom_files import breast, tomosynthesis, write
+
+from mm3d.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -43,6 +47,8 @@ def test_the_python_example_says_what_its_comments_say() -> None:
 
 @pytest.mark.parametrize("page", ["docs/python.md", "docs/data.md"])
 def test_the_documented_python_runs(page: str, tmp_path: Path) -> None:
+    write(tomosynthesis(np.stack([breast()] * 5)), tmp_path / "exams" / "volume.dcm")
+    assert main(["prepare", "folder", str(tmp_path / "exams"), "-o", str(tmp_path / "OUT"), "--width", "40"]) == 0
     program = "\n".join(blocks("python", (ROOT / page).read_text()))
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

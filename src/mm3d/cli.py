@@ -89,13 +89,15 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="read a downloaded dataset or a folder of DICOM exams and write prepared views",
         description="Read a dataset as it was downloaded, check it, and write prepared views: cropped to the breast, "
-        "chest wall on the left, grey values from 0 to 1, resized, volumes max-pooled in depth. A second run does only "
-        "what is missing. Exit code 1: some files failed, the rest is prepared (see OUT/problems.csv).",
+        "chest wall on the left, resized, volumes max-pooled in depth. A second run does only what is missing. Exit "
+        "code 1: some views failed (see OUT/problems.csv), or nothing could be done. docs/data.md has the datasets.",
     )
     prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
-    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the download")
+    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the dataset as it was downloaded, or your exams")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    prepare.add_argument("--width", type=int, default=1100, help="pixels across (default: 1100)")
+    prepare.add_argument(
+        "--width", type=int, default=1100, help="pixels across, fewer if the length limits (default: 1100)"
+    )
     prepare.add_argument("--length", type=int, default=2200, help="pixels down, at most (default: 2200)")
     prepare.add_argument("--slices", type=int, default=16, help="slices of a volume, at most (default: 16)")
     prepare.add_argument(

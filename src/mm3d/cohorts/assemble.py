@@ -36,7 +36,7 @@ def read_rows(
     columns = tuple(columns)
     kept = None if optional is None else {*columns, *optional}
     if not path.is_file():
-        raise InputError(f"{path} is missing; it is part of the dataset's download.")
+        raise InputError(f"{path} is missing; the dataset needs it.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, delimiter=delimiter)

@@ -1,7 +1,7 @@
 """A plain folder of DICOM exams, as a hospital exports them: no labels, only what the headers say.
 
-Views are grouped to breasts by study and side. Patients and exams get a code made from the study's UID: no name or
-number of a patient leaves the DICOM files.
+Views are grouped to breasts by study and side. Patients and exams get codes, the same for all exams of a patient: no
+name or number of a patient leaves the DICOM headers.
 """
 
 import hashlib
@@ -32,7 +32,9 @@ def read(folder: Path) -> Cohort:
         first = group[0]
         subject = str(first.path.relative_to(folder))
         if first.laterality is None or first.position is None:
-            problems.append(Problem(subject, "its header does not say which side or view (CC, MLO) it is."))
+            problems.append(
+                Problem(subject, "its header does not say which side or view (CC, MLO) it is; export it with them.")
+            )
             continue
         exam = hashlib.sha256(first.study.encode()).hexdigest()[:10]
         modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
@@ -47,7 +49,7 @@ def read(folder: Path) -> Cohort:
             findings=None,
             upright=modality == "DBT",
         )
-        entries.append(Entry(f"patient-{exam}", exam, view, None, attributes={"vendor": first.vendor}))
+        entries.append(Entry(f"patient-{first.patient}", exam, view, None, attributes={"vendor": first.vendor}))
     return assemble(folder.name, entries, problems)
 
 

@@ -3,6 +3,7 @@
 Nothing here is believed: sizes are checked against limits and against the file before anything is decoded.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ class Header:
     pixel_spacing: float | None  # mm
     slice_spacing: float | None  # mm
     vendor: str
+    patient: str  # a code for the patient, from which nobody reads who it is
     study: str
     series: str
     along: float  # place among the slices of a series
@@ -137,10 +139,18 @@ def _header(path: Path, dataset: Dataset) -> Header:
         pixel_spacing=_spacing(dataset),
         slice_spacing=_slice_spacing(dataset),
         vendor=str(dataset.get("Manufacturer", "")).strip(),
+        patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
         along=positions[0] if kind == "slice" and frames else 0.0,
     )
+
+
+def _patient_code(dataset: Dataset) -> str:
+    """One code for all exams of a patient, so that they stay in one split; the study's, where there is no number."""
+    known = [str(dataset.get(name, "")) for name in ("PatientID", "IssuerOfPatientID", "PatientBirthDate")]
+    source = "|".join(known) if known[0].strip() else str(dataset.get("StudyInstanceUID", ""))
+    return hashlib.sha256(source.encode()).hexdigest()[:10]
 
 
 def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice"]:
@@ -162,6 +172,8 @@ def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice
         return "mammogram"
     if sop_class in SLICES and (modality == "MG" or _is_tomosynthesis(dataset)):
         return "slice"
+    if not sop_class:
+        raise InputError(f"{path} does not say what it is: it is cut off, or no image; copy it again.")
     raise InputError(f"{path} is not mammography (modality {modality or 'unknown'}); leave it out.")
 
 

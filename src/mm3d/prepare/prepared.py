@@ -85,8 +85,12 @@ def key_of(view: View, settings: PrepareSettings) -> str:
 
 
 def is_prepared(folder: Path, key: str) -> bool:
-    """Whether a view is there. Its json is written last, so with it the pixels are complete."""
-    return (folder / "views" / f"{key}.json").is_file() and (folder / "views" / f"{key}.npy").is_file()
+    """Whether a view is there, whole: its json is written last, and its pixels can be mapped."""
+    try:
+        np.load(folder / "views" / f"{key}.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):  # not there, or cut off since
+        return False
+    return (folder / "views" / f"{key}.json").is_file()
 
 
 def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> None:
@@ -133,6 +137,15 @@ def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:
     )
 
 
+def check_output(folder: Path, name: str) -> None:
+    """A folder holds one cohort: the lists of another would be replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder with -o.")
+    path = folder / "cohort.json"
+    if path.is_file() and (there := json.loads(path.read_text()).get("name")) != name:
+        raise InputError(f"{folder} holds the prepared views of {there}; give another folder for {name} with -o.")
+
+
 def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
     """The breasts of a prepared folder with their prepared views."""
     path = folder / "cohort.json"
@@ -152,5 +165,5 @@ def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
 def _prepared(folder: Path, key: str, view: View) -> PreparedView:
     path = folder / "views" / f"{key}.json"
     if not is_prepared(folder, key):
-        raise InputError(f"{path} or its pixels are missing; run 'mm3d prepare' again to make them.")
+        raise InputError(f"{path} or its pixels are missing or damaged; run 'mm3d prepare' again to make them.")
     return PreparedView(view, from_dict(ViewFile, json.loads(path.read_text()), str(path)), path.with_suffix(".npy"))

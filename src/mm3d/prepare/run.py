@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mm3d.errors import InputError
-from mm3d.prepare.prepared import ViewFile, finish_view, is_prepared, key_of, write_cohort
+from mm3d.prepare.prepared import ViewFile, check_output, finish_view, is_prepared, key_of, write_cohort
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.prepare.view import Plan, begin, fill
 from mm3d.prepare.workers import Outcome, Task, Workers
@@ -21,6 +21,7 @@ from mm3d.records import Cohort, Problem, View
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames, far beyond any real file
 SECONDS_PER_FRAME = 30.0
+SHOWN = 8  # reasons on the screen; all are in problems.csv
 
 
 @dataclass
@@ -143,22 +144,33 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
         raise InputError(f"--jobs {jobs} must be at least 1.")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of the download.")
+    if folder.resolve() in (output.resolve(), *output.resolve().parents):
+        raise InputError(f"{output} is inside {folder}, which is read; give another folder with -o.")
     console = Console()
     cohort = read(folder)
+    check_output(output, cohort.name)
     total = sum(1 for _ in cohort.views())
     if not total:
         reason = f" ({cohort.problems[0].subject}: {cohort.problems[0].reason})" if cohort.problems else ""
-        raise InputError(f"{folder} has no image of {cohort.name} that can be used{reason}; is the download complete?")
+        raise InputError(
+            f"{folder} has no image of {cohort.name} that can be used{reason}; see that its images are there."
+        )
     with _progress(console, total) as advance:
         keys, failures = prepare(cohort, output, settings, jobs or os.cpu_count() or 1, advance)
     problems = [*cohort.problems, *failures]
     write_cohort(output, cohort, keys, problems)
     console.print(summary(cohort, keys))
-    for reason, count in Counter(problem.reason for problem in problems).most_common(8):
-        console.print(f"left out: {count} x {reason}", soft_wrap=True, highlight=False)
+    reasons = Counter(problem.reason for problem in problems)
+    for reason, count in reasons.most_common(SHOWN):
+        subject = next(problem.subject for problem in problems if problem.reason == reason)
+        which = subject if count == 1 else f"{count} views, {subject} the first"
+        console.print(f"problem: {which}: {reason}", soft_wrap=True, highlight=False)
+    if len(reasons) > SHOWN:
+        console.print(f"and {len(reasons) - SHOWN} more reasons in {output / 'problems.csv'}", soft_wrap=True)
     for note in cohort.notes:
         console.print(f"note: {note}", soft_wrap=True, highlight=False)
-    console.print(f"Wrote {output} ({len(problems)} left out, see problems.csv).", soft_wrap=True, highlight=False)
+    ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
+    console.print(f"Wrote {output}: {len(keys)} of {total} views{ending}.", soft_wrap=True, highlight=False)
     return 1 if failures else 0
 
 

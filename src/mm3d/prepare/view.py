@@ -46,7 +46,16 @@ def begin(view: View, settings: PrepareSettings, target: Path) -> tuple[Plan, bo
     """Plan a view and make its file, an npy array. The second value tells whether it is filled already."""
     headers = tuple(read_header(path) for path in view.files)
     headers, frames = _in_order(view, headers)
+    if view.modality == "FFDM" and len(frames) > 1:
+        raise InputError(
+            f"{headers[0].path} is said to be a mammogram and has {len(frames)} slices: correct its modality."
+        )
     for finding in view.findings or ():
+        if not (finding.box[0] < headers[0].columns and finding.box[1] < headers[0].rows and min(finding.box[2:]) > 0):
+            raise InputError(
+                f"{headers[0].path} has {headers[0].columns} x {headers[0].rows} pixels, and a finding's box "
+                f"{finding.box} is outside them: check the annotation."
+            )
         if max(finding.slice or 0, finding.last_slice or 0) >= len(frames):
             raise InputError(
                 f"{headers[0].path} has {len(frames)} slices, and a finding is marked beyond them "

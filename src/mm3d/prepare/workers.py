@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -119,14 +120,25 @@ class Workers:
 def _start() -> _Worker:
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
+    _start_deaf(process)
     theirs.close()
     return _Worker(ours, process)
 
 
+def _start_deaf(process: Any) -> None:
+    """Start a process that ignores Ctrl-C from its first moment on: it is the parent's, which then ends its workers."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signals
+        process.start()
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(connection: Connection) -> None:
     """In the worker: take a call, send its result, until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     while True:
         try:
             function, arguments = connection.recv()
