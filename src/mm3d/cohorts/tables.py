@@ -250,7 +250,12 @@ def locate(
             problems.append(Problem(view.name, f"Its path {leaving!r} leaves the folder."))
             continue
         if not view.paths:
-            problems.append(Problem(view.name, "It has a label, but the file paths have no path of it."))
+            problems.append(
+                Problem(
+                    view.name,
+                    "It is in the labels, but file-paths does not name its file; take the table of the same version.",
+                )
+            )
             continue
         try:
             file = find(view)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from mm3d.records import Cohort, Problem, View
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames, far beyond any real file
 SECONDS_PER_FRAME = 30.0
-SHOWN = 8  # reasons on the screen; all are in problems.csv
+SHOWN = 8  # kinds of problem on the screen; all are in problems.csv
+PATH = re.compile(r"\S*/\S*")  # reasons that differ in a path only are of one kind
 
 
 @dataclass
@@ -160,13 +162,14 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
     problems = [*cohort.problems, *failures]
     write_cohort(output, cohort, keys, problems)
     console.print(summary(cohort, keys))
-    reasons = Counter(problem.reason for problem in problems)
-    for reason, count in reasons.most_common(SHOWN):
-        subject = next(problem.subject for problem in problems if problem.reason == reason)
-        which = subject if count == 1 else f"{count} views, {subject} the first"
-        console.print(f"problem: {which}: {reason}", soft_wrap=True, highlight=False)
-    if len(reasons) > SHOWN:
-        console.print(f"and {len(reasons) - SHOWN} more reasons in {output / 'problems.csv'}", soft_wrap=True)
+    alike: dict[str, list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault(PATH.sub("", problem.reason), []).append(problem)
+    for group in sorted(alike.values(), key=len, reverse=True)[:SHOWN]:
+        which = group[0].subject if len(group) == 1 else f"{len(group)} like this, {group[0].subject}"
+        console.print(f"problem: {which}: {group[0].reason}", soft_wrap=True, highlight=False)
+    if len(alike) > SHOWN:
+        console.print(f"and {len(alike) - SHOWN} more kinds of problem", soft_wrap=True, highlight=False)
     for note in cohort.notes:
         console.print(f"note: {note}", soft_wrap=True, highlight=False)
     ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
