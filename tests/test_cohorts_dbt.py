@@ -205,7 +205,7 @@ def test_boxes_of_a_view_that_was_not_published_are_not_those_of_its_repeat(tmp_
     labels.write_text(f"{labels.read_text()}\nDBT-P00001,S1,lcc,{ONE_HOT['Cancer']}")
     cohort = bcs_dbt.read(tmp_path)
     assert by_name(cohort)["lcc2"].findings is None
-    assert "no path" in reasons(cohort)["lcc"]
+    assert "does not name its file" in reasons(cohort)["lcc"]
 
 
 def test_rows_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_rows_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
     assert "none of lcc, lmlo, rcc and rmlo" in why["rxccl"]
     assert "several rows" in why["rcc"]
     assert "no other table" in why["rmlo"]
-    assert "no path" in why["DBT-P00002 S1 lcc"]
+    assert "does not name its file" in why["DBT-P00002 S1 lcc"]
 
 
 @pytest.mark.parametrize("keep", [False, True])
