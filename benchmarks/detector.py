@@ -76,7 +76,7 @@ def _roi_align() -> list[Row]:
         Row(
             "RoIAlign of all slices against a loop over slices of itself",
             f"{our_loop / ours:.1f}x as fast",
-            "reported",
+            "at least 3x, read strictly",
             "reading the pixels, most of the time, is the same; the box arithmetic is saved, but 80 MB of fresh memory "
             "cost as much in page faults (where malloc keeps its memory, it was 1.5x to 1.8x)",
         ),
