@@ -3,12 +3,10 @@
 import dataclasses
 import json
 import resource
-import subprocess
-import sys
 import time
 
 import torch
-from timing import Row, seconds_of_each
+from timing import Row, in_its_own_process, seconds_of_each
 from torch.utils.flop_counter import FlopCounterMode
 
 from mm3d.model.config import PRESETS
@@ -18,9 +16,7 @@ S, HEIGHT, WIDTH = 16, 2200, 1100
 
 
 def rows() -> list[Row]:
-    # In a process of its own, whose peak memory is that of the inference and of nothing before it.
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = in_its_own_process(__file__)  # whose peak memory is that of the inference and of nothing before it
     return [
         Row(
             f"Peak memory of inference at {S} x {HEIGHT} x {WIDTH}, both views, ResNet-50, N = 100",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from timing import Row, seconds_of_each
+from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.dicom.frames import FrameReader
 from mm3d.dicom.header import Header, read_header
@@ -29,9 +28,7 @@ CORES = os.cpu_count() or 1
 
 
 def rows() -> list[Row]:
-    # In a process of its own, because its workers start from its main program, and this one has torch loaded.
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = in_its_own_process(__file__)  # workers start from the main program, and this one has torch loaded
     return [
         Row(
             f"J2K volume of {FRAMES} x {ROWS} x {COLUMNS} to a prepared view, against decoding alone, all cores",

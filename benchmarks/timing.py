@@ -1,8 +1,12 @@
 """How a benchmark measures and what it reports: ratios of two things timed in turn, in one run, on one machine."""
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,12 @@ class Row:
     measured: str
     wanted: str
     note: str = ""
+
+
+def in_its_own_process(program: str) -> dict[str, Any]:
+    """Run a benchmark as a program: its memory is its own, and its last line is what it measured, as JSON."""
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def seconds_of_each(*contenders: Callable[[], object], rounds: int = 5) -> list[float]:

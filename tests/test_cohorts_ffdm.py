@@ -1,7 +1,6 @@
 """Readers of mammogram datasets: a wrong side, label or box here would train a detector on it without any message."""
 
 import csv
-import os
 import plistlib
 from collections import Counter
 from pathlib import Path
@@ -67,15 +66,6 @@ def view_of(cohort: Cohort, name: str) -> View:
 def reason_of(cohort: Cohort, subject: str) -> str:
     (reason,) = (problem.reason for problem in cohort.problems if problem.subject == subject)
     return reason
-
-
-@pytest.fixture
-def real_data() -> Path:
-    if "MM3D_REAL_DATA" in os.environ:
-        return Path(os.environ["MM3D_REAL_DATA"]) / "ffdm"
-    if "CI" in os.environ:
-        pytest.fail("CI has to set MM3D_REAL_DATA: without it the readers are not held against real tables")
-    pytest.skip("MM3D_REAL_DATA is not set, so there are no real tables to read")
 
 
 # VinDr-Mammo
@@ -282,8 +272,8 @@ def test_cmmd_finds_its_table_by_the_columns_and_explains_a_spreadsheet(tmp_path
 
 
 def test_the_real_cmmd_table(real_data: Path) -> None:
-    breasts, problems = cmmd.read_table(real_data)
-    with (real_data / "CMMD_annotations.csv").open(newline="") as file:
+    breasts, problems = cmmd.read_table(real_data / "ffdm")
+    with (real_data / "ffdm" / "CMMD_annotations.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(breasts) == len(rows) == 1872
     assert not problems
@@ -624,10 +614,10 @@ def test_cbis_never_takes_a_box_from_a_mask_that_does_not_fit(tmp_path: Path) ->
 
 def test_the_real_cbis_ddsm_tables(real_data: Path) -> None:
     raw: list[tuple[str, dict[str, str]]] = []
-    for path in sorted(real_data.glob("CBIS-DDSM_*.csv")):
+    for path in sorted((real_data / "ffdm").glob("CBIS-DDSM_*.csv")):
         with path.open(newline="") as file:
             raw += [("train" if "train" in path.name else "test", row) for row in csv.DictReader(file)]
-    rows = cbis_ddsm.read_tables(real_data)
+    rows = cbis_ddsm.read_tables(real_data / "ffdm")
     assert len(rows) == len(raw) == 3568
     assert Counter((row.split, row.malignant) for row in rows) == Counter(
         (split, row["pathology"] == "MALIGNANT") for split, row in raw

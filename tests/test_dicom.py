@@ -111,6 +111,13 @@ def test_slices_stored_as_ct_or_secondary_capture_are_recognised(tmp_path: Path)
     assert (second.kind, second.along, second.laterality, second.position) == ("slice", 3.0, "L", "MLO")
 
 
+def test_single_slices_without_an_orientation_still_have_an_order(tmp_path: Path) -> None:
+    for name, z in (("a", 9.0), ("b", 3.0)):
+        ds = dataset(VOLUME[0], SLICES[0], Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"])
+        ds.ImagePositionPatient = [5.0, 5.0, z]
+        assert read_header(write(ds, tmp_path / f"{name}.dcm")).along == z
+
+
 # ---- side and view hide in many places -----------------------------------------------------------------------------
 
 CODES = {"SNM3 CC": "R-10242", "SNM3 MLO": "R-10226", "SCT CC": "399162004", "SCT MLO": "399368009"}

@@ -48,11 +48,6 @@ def check(config: Any) -> None:
             _convert(hints[field.name], value, f"{type(config).__name__}: '{field.name}'")
 
 
-def _fits(cls: Any, data: dict[str, Any]) -> bool:
-    """Whether a table has exactly the fields of a dataclass, to choose between several."""
-    return set(data) == {field.name for field in fields(cls)}
-
-
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
     if is_dataclass(hint):
@@ -61,9 +56,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        options = [arg for arg in args if arg is not type(None)]
-        fitting = [arg for arg in options if is_dataclass(arg) and isinstance(value, dict) and _fits(arg, value)]
-        return _convert((fitting or options)[0], value, where)
+        return _convert(next(arg for arg in args if arg is not type(None)), value, where)
     if origin is Literal:
         if value not in args:
             raise InputError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}.")

@@ -242,8 +242,10 @@ def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
     if orientation is not None and len(orientation) == 6:
         axes = np.array([float(x) for x in orientation]).reshape(2, 3)
         normal = np.cross(axes[0], axes[1])
-    else:
+    elif frames > 1:
         normal = np.eye(3)[np.ptp(places, axis=0).argmax()]
+    else:
+        normal = np.eye(3)[2]  # one slice does not show along which axis its series goes; z is the usual one
     return (places @ normal).tolist()
 
 

@@ -162,6 +162,14 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
     problems = [*cohort.problems, *failures]
     write_cohort(output, cohort, keys, problems)
     console.print(summary(cohort, keys))
+    _tell(console, cohort, problems)
+    ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
+    console.print(f"Wrote {output}: {len(keys)} of {total} views{ending}.", soft_wrap=True, highlight=False)
+    return 1 if failures else 0
+
+
+def _tell(console: Console, cohort: Cohort, problems: list[Problem]) -> None:
+    """Print each kind of problem once, the most frequent first, and the cohort's notes."""
     alike: dict[str, list[Problem]] = {}
     for problem in problems:
         alike.setdefault(PATH.sub("", problem.reason), []).append(problem)
@@ -172,9 +180,6 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
         console.print(f"and {len(alike) - SHOWN} more kinds of problem", soft_wrap=True, highlight=False)
     for note in cohort.notes:
         console.print(f"note: {note}", soft_wrap=True, highlight=False)
-    ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
-    console.print(f"Wrote {output}: {len(keys)} of {total} views{ending}.", soft_wrap=True, highlight=False)
-    return 1 if failures else 0
 
 
 def summary(cohort: Cohort, keys: dict[str, str]) -> Table:

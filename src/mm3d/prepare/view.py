@@ -46,21 +46,7 @@ def begin(view: View, settings: PrepareSettings, target: Path) -> tuple[Plan, bo
     """Plan a view and make its file, an npy array. The second value tells whether it is filled already."""
     headers = tuple(read_header(path) for path in view.files)
     headers, frames = _in_order(view, headers)
-    if view.modality == "FFDM" and len(frames) > 1:
-        raise InputError(
-            f"{headers[0].path} is said to be a mammogram and has {len(frames)} slices: correct its modality."
-        )
-    for finding in view.findings or ():
-        if not (finding.box[0] < headers[0].columns and finding.box[1] < headers[0].rows and min(finding.box[2:]) > 0):
-            raise InputError(
-                f"{headers[0].path} has {headers[0].columns} x {headers[0].rows} pixels, and a finding's box "
-                f"{finding.box} is outside them: check the annotation."
-            )
-        if max(finding.slice or 0, finding.last_slice or 0) >= len(frames):
-            raise InputError(
-                f"{headers[0].path} has {len(frames)} slices, and a finding is marked beyond them "
-                f"(slice {finding.slice}, counted from 0): check the annotation."
-            )
+    _check_against_records(view, headers[0], len(frames))
     with Frames(headers, frames) as stack:
         middle = stack.read(len(frames) // 2)
         turned = view.upright and chest_wall(stack.read(0)) != view.laterality
@@ -131,6 +117,24 @@ def _in_order(view: View, headers: tuple[Header, ...]) -> tuple[tuple[Header, ..
         if (header.rows, header.columns) != (first.rows, first.columns):
             raise InputError(f"{header.path} has another size than the other slices of {view.name}; leave it out.")
     return headers, tuple((file, number) for file, header in enumerate(headers) for number in header.frame_order)
+
+
+def _check_against_records(view: View, header: Header, slices: int) -> None:
+    """The file is of the kind, and has room for the findings, that the records say."""
+    if view.modality == "FFDM" and slices > 1:
+        raise InputError(f"{header.path} is said to be a mammogram and has {slices} slices: correct its modality.")
+    for finding in view.findings or ():
+        x1, y1, x2, y2 = finding.box
+        if not (x1 < header.columns and y1 < header.rows and x2 > 0 and y2 > 0):
+            raise InputError(
+                f"{header.path} has {header.columns} x {header.rows} pixels, and a finding's box {finding.box} is "
+                "outside them: check the annotation."
+            )
+        if max(finding.slice or 0, finding.last_slice or 0) >= slices:
+            raise InputError(
+                f"{header.path} has {slices} slices, and a finding is marked beyond them (slice {finding.slice}, "
+                "counted from 0): check the annotation."
+            )
 
 
 def _limit(header: Header) -> int:
