@@ -1,0 +1,189 @@
+"""`mm3d phantom --audit`: is the phantom any good? Our figures beside the published ones, with a gate for each."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm3d.config import to_dict
+from mm3d.files import replacing
+from mm3d.phantom.anatomy import draw_anatomy
+from mm3d.phantom.display import present_mammogram, present_slices
+from mm3d.phantom.imaging import Tomosynthesis, mammogram
+from mm3d.phantom.lesions import KINDS
+from mm3d.phantom.realism import gain_in_auc, kurtosis, power_law_exponent
+from mm3d.phantom.scale import SCALES
+from mm3d.phantom.tissue import beside
+from mm3d.phantom.trial import ANATOMY, NOISE, PATIENT, BreastView, Trial, generator, make_views, system_of
+from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
+
+KURTOSIS_SIZES = (0.5, 1.0, 2.0, 4.0)  # mm
+FINE = 0.25  # mm: structures of half a millimetre need pixels no larger than this
+QUANTILES = (5, 25, 50, 75, 95)
+BOX_SIDES = (9.1, 13.9, 22.4, 32.1, 50.1)  # mm, of cancers in BCS-DBT: 83/126/204/292/455 pixels of 0.11 mm
+WOMEN = 4000  # drawn for the distributions of density and thickness: no image is made of them
+OFF = 10.0  # mm: how far from its slice a finding is looked for again
+
+
+@dataclass(frozen=True)
+class SeenLesion:
+    """What is measured of a lesion in a view."""
+
+    kind: str
+    side: float  # mm, geometric mean of its box
+    flat: float  # d' in the mammogram
+    deep: float  # d' in its best slice
+    off: float  # share of d' that is left OFF mm away
+    visible: float  # visible slices, of 16
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is measured of a view."""
+
+    position: str
+    beta_flat: float
+    beta_deep: float
+    kurtosis: tuple[float, ...]
+    lesions: tuple[SeenLesion, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table. Without limits it is shown and not judged."""
+
+    measure: str
+    ours: float
+    published: str
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool | None:
+        if self.low is None and self.high is None:
+            return None
+        low = -np.inf if self.low is None else self.low
+        high = np.inf if self.high is None else self.high
+        return bool(low <= self.ours <= high)
+
+
+def measure_breast(trial: Trial, index: int) -> tuple[Measured, ...]:
+    """Both views of a breast."""
+    system = system_of(trial, index // 2)
+    return tuple(
+        _measure_view(view, Tomosynthesis(system, view.form.grid.z, len(view.form.grid.y), view.form.scale.pixel), rng)
+        for number, view in enumerate(make_views(trial, index))
+        for rng in (generator(trial, index, NOISE, number),)
+    )
+
+
+def _measure_view(view: BreastView, tomosynthesis: Tomosynthesis, rng: np.random.Generator) -> Measured:
+    form, scale = view.form, view.form.scale
+    around = beside(form)
+    flat = mammogram(view.volume, around, scale.pixel, scale.slice, rng)
+    deep = tomosynthesis.image(view.volume, around, rng)
+    breast, centre = form.inside > 0, form.inside > 5
+    middle = slice(len(deep) // 4, 3 * len(deep) // 4, max(1, len(deep) // 8))
+    shown = present_slices(deep, form)[middle]
+    flat_spectrum = Spectrum(flat[None], centre, scale.pixel)
+    deep_spectrum = Spectrum(deep[middle], centre, scale.pixel)
+    lesions = []
+    for seen in view.seen:
+        box = signal_box(seen.change, form)
+        if box is None or not flat_spectrum.count:
+            continue
+        signal = reconstructed_signal(seen.change, tomosynthesis, form.grid.shape)
+        d = detectability(signal, deep_spectrum)
+        best, first, last = visible_range(d)
+        away = [z for z in (best - round(OFF / scale.slice), best + round(OFF / scale.slice)) if 0 <= z < len(d)]
+        shadow = seen.change.added.sum(axis=0, keepdims=True) * scale.slice
+        lesions.append(
+            SeenLesion(
+                kind=seen.lesion.kind.name,
+                side=float(np.sqrt((box[2] - box[0]) * (box[3] - box[1])) * scale.pixel),
+                flat=float(detectability(shadow, flat_spectrum)[0]),
+                deep=float(d[best]),
+                off=float(np.mean(d[away]) / d[best]) if away else float("nan"),
+                visible=(last - first + 1) * 16 / len(d),
+            )
+        )
+    return Measured(
+        position=form.position,
+        beta_flat=power_law_exponent(present_mammogram(flat, form)[None], centre, scale.pixel),
+        beta_deep=power_law_exponent(shown, centre, scale.pixel),
+        kurtosis=tuple(float(np.mean([kurtosis(p, breast, scale.pixel, size) for p in shown])) for size in KURTOSIS_SIZES),
+        lesions=tuple(lesions),
+    )
+
+
+def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
+    """The realism table of a trial's measured views."""
+    pixel = SCALES[trial.scale].pixel
+    rows = [
+        Row("β, mammogram CC", _mean(v.beta_flat for v in views if v.position == "CC"), "3.17", 2.9, 3.4),
+        Row("β, mammogram MLO", _mean(v.beta_flat for v in views if v.position == "MLO"), "3.30", 2.9, 3.4),
+        Row("β, tomosynthesis slice", _mean(v.beta_deep for v in views), "2.88 ± 0.40, 2.91-3.10", 2.6, 3.3),
+    ]
+    for number, (size, real) in enumerate(zip(KURTOSIS_SIZES, (2.4, 2.5, 2.1, 1.6), strict=True)):
+        judged = size <= 1 and pixel <= FINE
+        note = "" if judged or size > 1 else f"not judged: pixels of {pixel} mm are too coarse for it"
+        value = _mean(v.kurtosis[number] for v in views)
+        rows.append(Row(f"kurtosis at {size:g} mm", value, f"{real}", 1.4 if judged else None, None, note))
+    lesions = [lesion for view in views for lesion in view.lesions]
+    masses = [lesion for lesion in lesions if lesion.kind in ("spiculated mass", "irregular mass")]
+    clusters = [lesion for lesion in lesions if lesion.kind == "calcification cluster"]
+    if masses:
+        flat, deep = np.array([m.flat for m in masses]), np.array([m.deep for m in masses])
+        rows.append(Row("d' of masses, slice / mammogram", float(np.median(deep / flat)), "", 1.3, 2.0))
+        rows.append(Row("gain in AUC, masses", gain_in_auc(flat, deep), "0.065 readers, 0.090 VICTRE"))
+    if clusters:
+        flat, deep = np.array([c.flat for c in clusters]), np.array([c.deep for c in clusters])
+        rows.append(Row("d' of calcifications, slice / mammogram", float(np.median(deep / flat)), ""))
+        rows.append(Row("gain in AUC, calcifications", gain_in_auc(flat, deep), "0.027 VICTRE", -0.05, 0.05))
+    for kind in KINDS:
+        these = [lesion for lesion in lesions if lesion.kind == kind]
+        if these:
+            low, high, told = {
+                "spiculated mass": (4.0, 10.0, "5-10"),
+                "irregular mass": (4.0, 10.0, "5-10"),
+                "calcification cluster": (1.0, 4.0, "about 2"),
+            }.get(kind, (None, None, ""))
+            rows.append(Row(f"visible slices of 16, {kind}", _mean(x.visible for x in these), told, low, high))
+    for name, chosen in (("masses", masses), ("calcifications", clusters)):
+        if chosen:
+            rows.append(Row(f"d' left {OFF:g} mm off, {name}", _mean(x.off for x in chosen), ""))
+    sides = [x.side for x in lesions if KINDS[x.kind].malignant]
+    for q, real in zip(QUANTILES, BOX_SIDES, strict=True):
+        if sides:
+            limits = (0.75 * real, 1.25 * real)
+            rows.append(Row(f"cancer box side, {q}%, mm", float(np.percentile(sides, q)), f"{real}", *limits))
+    return rows + _women(trial)
+
+
+def _women(trial: Trial) -> list[Row]:
+    drawn = [
+        draw_anatomy(generator(trial, n, PATIENT), generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)
+    ]
+    density, thickness = np.array([a.density for a in drawn]), np.array([a.thickness for a in drawn])
+    return [
+        Row("volumetric density, mean", float(density.mean()), "0.19", 0.17, 0.21),
+        Row("volumetric density, 80%", float(np.quantile(density, 0.8)), "0.27", 0.24, 0.30),
+        Row("volumetric density, 95%", float(np.quantile(density, 0.95)), "0.45", 0.40, 0.50),
+        Row("compressed thickness, mean, mm", float(thickness.mean()), "59", 56, 62),
+        Row("compressed thickness, spread, mm", float(thickness.std()), "16", 14, 18),
+    ]
+
+
+def _mean(values: Iterable[float]) -> float:
+    array: NDArray[np.float64] = np.array(list(values), float)
+    return float(np.nanmean(array)) if np.isfinite(array).any() else float("nan")
+
+
+def write_json(path: Path, trial: Trial, rows: Sequence[Row]) -> None:
+    content = {"trial": to_dict(trial), "rows": [to_dict(row) | {"passed": row.passed} for row in rows]}
+    with replacing(path) as target:
+        target.write_text(json.dumps(content, indent=1))

@@ -1,0 +1,157 @@
+"""X-ray imaging of a breast: mammogram, tomosynthesis projections, reconstruction.
+
+Geometry: rays are parallel within a projection, and a slice at height z is shifted by z tan(angle) along the tube's
+motion (y). Projection and reconstruction are then diagonal in the frequency k along y: for each k a small matrix from
+slices to projections, and one back (facts: what a scanner's cone adds is a magnification of a few percent).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, ndimage
+
+from mm3d.phantom.anatomy import Array
+
+Complex = NDArray[np.complex64]
+
+
+@dataclass(frozen=True)
+class System:
+    """A vendor's tomosynthesis system."""
+
+    name: str
+    manufacturer: str
+    model: str
+    arc_degrees: float
+    projections: int
+    source_detector_mm: float
+    reconstruction: Literal["filtered", "regularised"]
+
+    @property
+    def tangents(self) -> NDArray[np.float64]:
+        half = np.radians(self.arc_degrees / 2)
+        return np.tan(np.linspace(-half, half, self.projections))
+
+
+SYSTEMS = {
+    "hologic": System("hologic", "HOLOGIC, Inc.", "Selenia Dimensions", 15, 15, 700, "filtered"),
+    "siemens": System("siemens", "SIEMENS", "Mammomat Inspiration", 50, 25, 655, "filtered"),
+    "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised"),
+}
+
+DETECTED = 7.5e5  # photons per mm² behind the breast in a mammogram: automatic exposure sees to it
+TOMO_DOSE = 1.2  # of a mammogram's, shared by all projections
+TOMO_BLUR = 0.2  # mm, of a projection before its noise: the tube moves, and pixels are read out in pairs
+SCATTER = {"grid": 0.12, "open": 0.45}  # scattered over primary photons; tomosynthesis has no grid
+SCATTER_WIDTH = 12.0  # mm
+SCATTER_CORRECTED = 0.85  # of the scatter, by the vendor
+ELECTRONIC = 1500.0  # photons' worth of noise per mm of a pixel's side (standard deviation)
+DAMPING = 0.03  # of the regularised reconstruction, relative to its largest eigenvalue
+FLOOR, RAMP = 0.25, 0.5  # the ramp filter is FLOOR at k = 0, so that slices keep large structures, and 1 at RAMP (1/mm)
+SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
+SMOOTH = 0.12  # mm, the blur of slices along x that matches it
+COLUMNS = 256  # handled at once
+
+
+def mammogram(volume: Array, beside: Array, pixel: float, height: float, rng: np.random.Generator) -> Array:
+    """(y, x) line integrals of a volume (z, y, x) of attenuation as a detector sees them.
+
+    `beside` is what a vendor's equalisation adds: the breast's rim is thinner, and is filled up to the plates."""
+    path = volume.sum(axis=0) * height
+    return _detect(path, pixel, DETECTED, "grid", rng) + beside.sum(axis=0) * height
+
+
+def _detect(path: Array, pixel: float, detected: float, beam: str, rng: np.random.Generator) -> Array:
+    """Line integrals (y, x) with scatter and noise."""
+    if beam == "open":
+        path = ndimage.gaussian_filter(path, TOMO_BLUR / pixel)
+    breast = path > 0.3
+    photons = detected * pixel**2 * float(np.exp(np.median(path[breast])))
+    primary = photons * np.exp(-path)
+    scatter = SCATTER[beam] * _blurred(np.where(breast, primary, 0), SCATTER_WIDTH / pixel)
+    noise = rng.standard_normal(path.shape, dtype=np.float32)
+    counts = primary + scatter + np.sqrt(primary + scatter + (ELECTRONIC * pixel**2) ** 2) * noise
+    clean = np.maximum(counts - SCATTER_CORRECTED * scatter, 0.05 * primary)
+    return -np.log(clean / photons).astype(np.float32)
+
+
+def _blurred(image: Array, width: float) -> Array:
+    """A wide blur, made on a coarse copy: nothing fine is left of it anyway."""
+    step = max(1, int(width / 4))
+    coarse = image[::step, ::step]
+    blurred = ndimage.gaussian_filter(coarse, width / step, mode="nearest")
+    y, x = (np.minimum(np.arange(n) / step, m - 1).astype(np.float32) for n, m in zip(image.shape, coarse.shape, strict=True))
+    if step == 1:
+        return blurred
+    return _linear(_linear(blurred, y, 0), x, 1)
+
+
+def _linear(image: Array, place: Array, axis: int) -> Array:
+    """Values between the rows (axis 0) or columns (axis 1) of an image."""
+    low = np.floor(place).astype(int)
+    high = np.minimum(low + 1, image.shape[axis] - 1)
+    share = (place - low)[:, None] if axis == 0 else place - low
+    return image.take(low, axis) * (1 - share) + image.take(high, axis) * share
+
+
+class Tomosynthesis:
+    """Projection and reconstruction of volumes of one size on one system."""
+
+    def __init__(self, system: System, z: Array, rows: int, pixel: float) -> None:
+        self.system, self.rows, self.pixel = system, rows, pixel
+        tangents = system.tangents
+        self.height = float(z[1] - z[0])
+        reach = float(np.abs(tangents).max() * np.abs(z).max() / pixel)
+        self.length = fft.next_fast_len(rows + 2 * int(np.ceil(reach)) + 2, real=True)
+        k = fft.rfftfreq(self.length, pixel)
+        # (k, projections, slices)
+        shift = np.exp(-2j * np.pi * k[:, None, None] * tangents[None, :, None] * z[None, None, :].astype(float))
+        obliquity = np.sqrt(1 + tangents**2)
+        self.forward: Complex = (shift * (self.height * obliquity)[None, :, None]).astype(np.complex64)
+        self.backward: Complex = self._inverse(shift * self.height, k)
+
+    def _inverse(self, A: NDArray[np.complex128], k: NDArray[np.float64]) -> Complex:  # noqa: N803
+        """(k, slices, projections): filtered back-projection, or Tikhonov's inverse A* (A A* + d)⁻¹."""
+        back = A.conj().transpose(0, 2, 1)
+        if self.system.reconstruction == "regularised":
+            count, size = A.shape[1], A.shape[2]
+            damping = DAMPING * count * size * self.height**2
+            return (back @ np.linalg.inv(A @ back + damping * np.eye(count))).astype(np.complex64)
+        ramp = np.hypot(FLOOR, k / RAMP)
+        window = np.exp(-((k / SOFT) ** 2))
+        filtered = back * (ramp * window)[:, None, None]
+        return (filtered / (A.shape[1] * A.shape[2] * self.height**2)).astype(np.complex64)
+
+    def project(self, volume: Array) -> Array:
+        """(projections, y, x) line integrals of a volume (z, y, x)."""
+        return self._through(self.forward, volume)
+
+    def reconstruct(self, projections: Array) -> Array:
+        """(z, y, x) of projections (projections, y, x)."""
+        return self._through(self.backward, projections)
+
+    def image(self, volume: Array, beside: Array, rng: np.random.Generator) -> Array:
+        """(z, y, x) reconstructed from noisy projections of a volume; `beside` as in `mammogram`."""
+        detected = DETECTED * TOMO_DOSE / self.system.projections
+        projections = self.project(volume)
+        for p, path in enumerate(projections):
+            projections[p] = _detect(path, self.pixel, detected, "open", rng)
+        projections += self.project(beside)
+        return ndimage.gaussian_filter1d(self.reconstruct(projections), SMOOTH / self.pixel, axis=2)
+
+    def _through(self, matrices: Complex, stack: Array) -> Array:
+        """Apply a matrix for each frequency along y to a stack (planes, y, x)."""
+        out = np.empty((matrices.shape[1], stack.shape[1], stack.shape[2]), np.float32)
+        for first in range(0, stack.shape[2], COLUMNS):
+            columns = slice(first, first + COLUMNS)
+            part = stack[:, :, columns]
+            # Beyond the picture the breast goes on as it is at the border; y is periodic, so above is after below.
+            missing = self.length - part.shape[1]
+            above = part[:, :1].repeat(missing // 2, axis=1)
+            below = part[:, -1:].repeat(missing - missing // 2, axis=1)
+            padded = np.concatenate([part, below, above], axis=1)
+            spectrum = fft.rfft(padded, axis=1).transpose(1, 0, 2)
+            out[:, :, columns] = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)[:, : part.shape[1]]
+        return out
