@@ -25,8 +25,8 @@ from mm3d.prepare.region import breast_region, chest_wall
 from mm3d.prepare.run import prepare
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.prepare.view import WHITE, begin, fill
-from mm3d.prepare.workers import Outcome, Task, Workers
 from mm3d.records import Breast, Cohort, Finding, View
+from mm3d.workers import Outcome, Task, Workers
 
 SMALL = PrepareSettings(width=60, length=120, slices=4)
 
@@ -47,9 +47,9 @@ def view_of(path: Path, **changes: Any) -> View:
 def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, Any]:
     """One view, in this process, as a worker would do it."""
     target = tmp_path / "prepared.npy"
-    plan, filled = begin(view, settings, target)
+    files, plan, filled = begin(view, settings, target)
     if not filled:
-        fill(plan, target, range(plan.shape[0]))
+        fill(files, plan, target, range(plan.shape[0]))
     return np.load(target) / WHITE, plan
 
 
