@@ -1,0 +1,51 @@
+"""What the physics hands over to be written: a breast as a system saw it, with the truth about it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm3d.records import Finding, Label, Laterality, Modality, Position
+
+
+@dataclass(frozen=True)
+class System:
+    """A tomosynthesis system as far as an image shows it."""
+
+    name: str  # hologic, siemens or ge
+    manufacturer: str  # as written to DICOM
+    model: str  # as written to DICOM
+    arc_degrees: float  # that the source moves over, from the first projection to the last
+    projections: int
+    source_detector_mm: float
+
+
+@dataclass(frozen=True)
+class RenderedView:
+    """One image or volume of a breast."""
+
+    laterality: Laterality
+    position: Position
+    modality: Modality
+    pixels: NDArray[
+        np.uint16
+    ]  # (S, H, W), S = 1 for FFDM; chest wall left for L, right for R; air is 0, tissue bright;
+    # slice 0 lies on the detector
+    bits: int  # bits stored: 12 for FFDM, 10 for DBT
+    findings: tuple[Finding, ...]  # in stored pixels and slices of this image; of a mammogram, without slices
+    pixel_spacing: float  # mm
+    slice_spacing: float | None  # mm, None for FFDM
+
+
+@dataclass(frozen=True)
+class RenderedBreast:
+    """One breast of a trial, with all its views."""
+
+    patient: str
+    exam: str  # unique in the trial together with patient and laterality
+    laterality: Laterality
+    label: Label
+    attributes: dict[str, str]  # columns for subgroups: density, system, …
+    system: System
+    thickness_mm: float  # under compression
+    views: tuple[RenderedView, ...]  # 4: CC and MLO, each as FFDM and DBT
