@@ -209,6 +209,19 @@ def test_a_crash_or_a_hang_costs_its_task_and_nothing_else() -> None:
     assert "took over 3 s" in outcomes[3].failure
 
 
+def threads(_: int) -> list[str | None]:
+    return [os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+
+
+def test_a_worker_has_one_thread_whatever_the_machine_has() -> None:
+    """Sums over several threads come out differently, and the same seed must give the same bytes."""
+    before = dict(os.environ)
+    with Workers(1) as workers:
+        workers.submit(Task(0, threads, (0,), seconds=60.0))
+        assert [outcome.result for outcome in workers.outcomes()] == [["1", "1"]]
+    assert dict(os.environ) == before
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,8 @@
 """A trial whose breasts are half discs with noise: it stands in for the physics where only the writing is tested."""
 
+import os
+import signal
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +38,19 @@ def render(trial: Trial, index: int) -> RenderedBreast:
             _view(side, position, modality, label, random) for position in ("CC", "MLO") for modality in ("FFDM", "DBT")
         ),
     )
+
+
+def slow(trial: Trial, index: int) -> RenderedBreast:
+    """So slow that a run can be killed in the middle."""
+    time.sleep(0.3)
+    return render(trial, index)
+
+
+def crashing(trial: Trial, index: int) -> RenderedBreast:
+    """As if the system had taken the worker's memory away."""
+    if index == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return render(trial, index)
 
 
 def _view(side: Laterality, position: str, modality: str, label: Label, random: np.random.Generator) -> RenderedView:

@@ -198,7 +198,7 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="whose arc and reconstruction (default: hologic); mixed: each breast one of the three",
     )
     trial.add_argument(
-        "--malignant", type=_share, default=0.3, metavar="SHARE", help="of the breasts, from 0 to 1 (default: 0.3)"
+        "--malignant", type=_share, default=0.4, metavar="SHARE", help="of the breasts, from 0 to 1 (default: 0.4)"
     )
     trial.add_argument(
         "--benign",

@@ -6,6 +6,7 @@ Image. Both are JPEG 2000 lossless. `dciodvfy` finds no error in them.
 
 import math
 import uuid
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ def write_view(view: RenderedView, breast: RenderedBreast, trial: str, path: Pat
     ds.file_meta.MediaStorageSOPClassUID, ds.file_meta.MediaStorageSOPInstanceUID = ds.SOPClassUID, ds.SOPInstanceUID
     ds.file_meta.TransferSyntaxUID = JPEG2000Lossless
     ds.file_meta.ImplementationClassUID, ds.file_meta.ImplementationVersionName = _uid("mm3d"), "MM3D"
-    ds.save_as(path, enforce_file_format=True)
+    content = BytesIO()  # not at once to the file: pydicom makes a traceback of what a full disk says
+    ds.save_as(content, enforce_file_format=True)
+    path.write_bytes(content.getbuffer())
 
 
 def _describe(ds: Dataset, view: RenderedView, breast: RenderedBreast, trial: str) -> None:

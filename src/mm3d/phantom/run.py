@@ -57,6 +57,7 @@ def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | N
     """
     workers = worker_count(jobs)
     _open_folder(output, trial, settings)
+    _clear(output)  # a full disk may need the room
     console = Console()
     with progress(console, "rendering", trial.breasts) as advance:
         records = make_missing(render, trial, output, settings, workers, advance)
@@ -67,6 +68,7 @@ def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | N
     else:
         cohort = Cohort(name, tuple(record.breast for record in records), notes=(NOTE,))  # the same wherever it is
         write_cohort(output, cohort, {name: key for record in records for name, key in record.keys.items()}, [])
+    _clear(output)  # of processes, too, that were still dying before
     names = {view.name for view in cohort.views()}
     console.print(summary(cohort, names))
     console.print(f"note: {NOTE}", soft_wrap=True, highlight=False)
@@ -124,8 +126,6 @@ def _open_folder(output: Path, trial: Trial, settings: PrepareSettings | None) -
         raise InputError(f"{output} is not empty and holds no trial; give an empty folder or a new one.")
     with replacing(path) as partial:
         partial.write_text(json.dumps(told, indent=1))
-    for folder in (output, *(item for item in output.rglob("*") if item.is_dir())):
-        clear_half_made(folder)
 
 
 def _check_same(output: Path, path: Path, told: dict[str, Any]) -> None:
@@ -147,6 +147,11 @@ def _check_same(output: Path, path: Path, told: dict[str, Any]) -> None:
 
 def _flat(told: dict[str, Any]) -> dict[str, Any]:
     return {"version": told["version"], "format": told["format"], **told["trial"], **told["prepare"]}
+
+
+def _clear(output: Path) -> None:
+    for folder in (output, *(item for item in output.rglob("*") if item.is_dir())):
+        clear_half_made(folder)
 
 
 def _identity(trial: Trial) -> str:
