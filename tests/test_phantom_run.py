@@ -65,8 +65,11 @@ def test_the_number_of_workers_does_not_show(tmp_path: Path, settings: PrepareSe
     assert one == three
 
 
-@FORMATS
-@pytest.mark.parametrize("everybody", [True, False], ids=["all processes", "the parent alone"])
+@pytest.mark.parametrize(
+    ("settings", "everybody"),
+    [(None, True), (SMALL, False)],
+    ids=["dicom, all processes", "prepared, the parent alone"],
+)
 def test_a_run_that_is_killed_continues_to_the_same_bytes(
     tmp_path: Path, settings: PrepareSettings | None, everybody: bool
 ) -> None:
