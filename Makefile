@@ -19,6 +19,7 @@ demo: .venv/run
 
 test: .venv/dev
 	@command -v c++ >/dev/null || { echo "installing g++, which torch.compile needs"; apt-get update -qq && apt-get install -qq -y g++; }
+	@command -v dciodvfy >/dev/null || { echo "installing dicom3tools, which checks DICOM files"; apt-get update -qq && apt-get install -qq -y dicom3tools; }
 	$(BIN)/pytest
 
 check: .venv/dev

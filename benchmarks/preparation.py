@@ -18,8 +18,8 @@ from mm3d.dicom.header import Header, read_header
 from mm3d.prepare.prepared import read_breasts, write_cohort
 from mm3d.prepare.run import prepare
 from mm3d.prepare.settings import PrepareSettings
-from mm3d.prepare.workers import Task, Workers
 from mm3d.records import Breast, Cohort, View
+from mm3d.workers import Task, Workers
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the tests write DICOM files; so do we
 

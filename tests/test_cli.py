@@ -25,7 +25,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "info", "import-weights"):
+    for command in ("demo", "info", "phantom", "prepare", "import-weights"):
         assert command in done.stdout
 
 
@@ -55,5 +55,10 @@ def test_exit_codes_and_errors_without_traceback() -> None:
     assert failed.returncode == 1
     assert failed.stderr == "mm3d: nowhere.pth does not exist; give the path of a downloaded checkpoint.\n"
     assert run("demo", "--seed", "99999999999999999999").returncode == 2
+    assert run("phantom", "out", "--malignant", "2").returncode == 2
+    assert run("phantom", "out", "--breasts", "0").returncode == 2
+    unused = run("phantom", "out", "--width", "96")
+    assert unused.returncode == 1
+    assert unused.stderr.startswith("mm3d: --width is for --format prepared")
     version = run("--version")
     assert version.stdout.strip() == f"mm3d {__version__}"

@@ -25,8 +25,8 @@ from mm3d.prepare.region import breast_region, chest_wall
 from mm3d.prepare.run import prepare
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.prepare.view import WHITE, begin, fill
-from mm3d.prepare.workers import Outcome, Task, Workers
 from mm3d.records import Breast, Cohort, Finding, View
+from mm3d.workers import Outcome, Task, Workers
 
 SMALL = PrepareSettings(width=60, length=120, slices=4)
 
@@ -47,9 +47,9 @@ def view_of(path: Path, **changes: Any) -> View:
 def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, Any]:
     """One view, in this process, as a worker would do it."""
     target = tmp_path / "prepared.npy"
-    plan, filled = begin(view, settings, target)
+    files, plan, filled = begin(view, settings, target)
     if not filled:
-        fill(plan, target, range(plan.shape[0]))
+        fill(files, plan, target, range(plan.shape[0]))
     return np.load(target) / WHITE, plan
 
 
@@ -207,6 +207,19 @@ def test_a_crash_or_a_hang_costs_its_task_and_nothing_else() -> None:
     }
     assert "crashed" in outcomes[1].failure
     assert "took over 3 s" in outcomes[3].failure
+
+
+def threads(_: int) -> list[str | None]:
+    return [os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+
+
+def test_a_worker_has_one_thread_whatever_the_machine_has() -> None:
+    """Sums over several threads come out differently, and the same seed must give the same bytes."""
+    before = dict(os.environ)
+    with Workers(1) as workers:
+        workers.submit(Task(0, threads, (0,), seconds=60.0))
+        assert [outcome.result for outcome in workers.outcomes()] == [["1", "1"]]
+    assert dict(os.environ) == before
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage.
 """
 
 import argparse
+import dataclasses
 import importlib
 import sys
 from collections.abc import Sequence
@@ -38,13 +39,35 @@ def _import_weights(arguments: argparse.Namespace) -> int:
 DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
 
 
+# Options that say how views are prepared, by the names they have in PrepareSettings.
+PREPARATION = ("width", "length", "slices", "intensity")
+
+
 def _prepare(arguments: argparse.Namespace) -> int:
     from mm3d.prepare.run import run
     from mm3d.prepare.settings import PrepareSettings
 
     reader = importlib.import_module(f"mm3d.cohorts.{arguments.dataset.replace('-', '_')}")
-    settings = PrepareSettings(arguments.width, arguments.length, arguments.slices, arguments.intensity)
+    settings = PrepareSettings(**{name: getattr(arguments, name) for name in PREPARATION})
     return run(reader.read, arguments.folder, arguments.output, settings, arguments.jobs)
+
+
+# Options of `phantom` that are settings of the trial, by the names they have there.
+TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign")
+
+
+def _phantom(arguments: argparse.Namespace) -> int:
+    from mm3d.phantom.run import PREPARED, run
+
+    given = {name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None}
+    if given and arguments.format == "dicom":
+        raise InputError(f"--{next(iter(given))} is for --format prepared; DICOM files hold the images as they are.")
+    settings = dataclasses.replace(PREPARED[arguments.scale], **given) if arguments.format == "prepared" else None
+
+    from mm3d.phantom.trial import Trial, render_breast
+
+    trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
+    return run(render_breast, trial, arguments.output, settings, arguments.jobs)
 
 
 def _seed(text: str) -> int:
@@ -52,6 +75,20 @@ def _seed(text: str) -> int:
     if not 0 <= seed < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
     return seed
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return count
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return share
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,20 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
     prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the dataset as it was downloaded, or your exams")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    prepare.add_argument(
-        "--width", type=int, default=1100, help="pixels across, fewer if the length limits (default: 1100)"
-    )
-    prepare.add_argument("--length", type=int, default=2200, help="pixels down, at most (default: 2200)")
-    prepare.add_argument("--slices", type=int, default=16, help="slices of a volume, at most (default: 16)")
-    prepare.add_argument(
-        "--intensity",
-        choices=("auto", "window", "percentile"),
-        default="auto",
-        help="black and white by the file's display window or by percentiles in the breast; auto (default): the window "
-        "where there is one, unless the image is For Processing",
-    )
+    _add_preparation(prepare)
     prepare.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
     prepare.set_defaults(run=_prepare)
+
+    _add_phantom(commands)
 
     importer = commands.add_parser(
         "import-weights",
@@ -123,6 +151,72 @@ def _parser() -> argparse.ArgumentParser:
     importer.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     importer.set_defaults(run=_import_weights)
     return parser
+
+
+def _add_preparation(parser: argparse._ActionsContainer, by_scale: bool = False) -> None:
+    """The options of PREPARATION. With `by_scale`, one that the user does not give is None: the scale decides."""
+    for name, value, text in (
+        ("width", 1100, "pixels across, fewer if the length limits"),
+        ("length", 2200, "pixels down, at most"),
+        ("slices", 16, "slices of a volume, at most"),
+    ):
+        default = "by the scale" if by_scale else value
+        parser.add_argument(
+            f"--{name}", type=int, default=None if by_scale else value, help=f"{text} (default: {default})"
+        )
+    parser.add_argument(
+        "--intensity",
+        choices=("auto", "window", "percentile"),
+        default=None if by_scale else "auto",
+        help="black and white by the file's display window or by percentiles in the breast; auto (default): the window "
+        "where there is one, unless the image is For Processing",
+    )
+
+
+def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    phantom = commands.add_parser(
+        "phantom",
+        help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
+        description="Make synthetic breasts, each with CC and MLO as mammogram and as tomosynthesis, labels and boxes. "
+        "Same options, same bytes. A killed run continues; more --breasts extend the trial. "
+        "'mm3d prepare tables OUT' reads it like any download. docs/data.md has more.",
+    )
+    phantom.add_argument("output", type=Path, metavar="OUT", help="the folder to write; new, or of the same trial")
+    trial = phantom.add_argument_group("the trial")
+    trial.add_argument("--breasts", type=_count, default=100, metavar="N", help="how many (default: 100)")
+    trial.add_argument("--seed", type=_seed, default=0, metavar="N", help="another seed, other breasts (default: 0)")
+    trial.add_argument(
+        "--scale",
+        choices=("tiny", "mini", "full"),
+        default="mini",
+        help="size of the images: tiny for tests, mini (default) for training on CPUs, full as a scanner's",
+    )
+    trial.add_argument(
+        "--system",
+        choices=("hologic", "siemens", "ge", "mixed"),
+        default="hologic",
+        help="whose arc and reconstruction (default: hologic); mixed: each breast one of the three",
+    )
+    trial.add_argument(
+        "--malignant", type=_share, default=0.4, metavar="SHARE", help="of the breasts, from 0 to 1 (default: 0.4)"
+    )
+    trial.add_argument(
+        "--benign",
+        type=_share,
+        default=0.3,
+        metavar="SHARE",
+        help="of the breasts; the rest has no finding (default: 0.3)",
+    )
+    written = phantom.add_argument_group("what is written")
+    written.add_argument(
+        "--format",
+        choices=("dicom", "prepared"),
+        default="dicom",
+        help="DICOM files with tables (default), or at once what 'mm3d prepare' makes of those, with its options:",
+    )
+    _add_preparation(written, by_scale=True)
+    phantom.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
+    phantom.set_defaults(run=_phantom)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,12 +10,17 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary path to write to; when the block ends well, that file becomes `path`, on disk for certain."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = half_made(path)
     try:
         yield partial
         settle(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def half_made(path: Path) -> Path:
+    """Where a file is made before it has its name: hidden, and with the number of the process that makes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
 def settle(partial: Path, path: Path) -> None:
@@ -24,6 +29,17 @@ def settle(partial: Path, path: Path) -> None:
     partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
     partial.replace(path)
     _sync(path.parent)
+
+
+def clear_half_made(folder: Path) -> None:
+    """Remove what killed runs left behind; a run that is alive has the number of its process in the name."""
+    for path in folder.glob(".*.partial"):
+        try:
+            os.kill(int(path.name.split(".")[-2]), 0)
+        except (ProcessLookupError, ValueError):
+            path.unlink(missing_ok=True)
+        except PermissionError:  # alive, and somebody else's
+            pass
 
 
 def _sync(path: Path) -> None:

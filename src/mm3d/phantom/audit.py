@@ -115,7 +115,9 @@ def _measure_view(view: BreastView, tomosynthesis: Tomosynthesis, rng: np.random
         position=form.position,
         beta_flat=power_law_exponent(present_mammogram(flat, form)[None], centre, scale.pixel),
         beta_deep=power_law_exponent(shown, centre, scale.pixel),
-        kurtosis=tuple(float(np.mean([kurtosis(p, breast, scale.pixel, size) for p in shown])) for size in KURTOSIS_SIZES),
+        kurtosis=tuple(
+            float(np.mean([kurtosis(p, breast, scale.pixel, size) for p in shown])) for size in KURTOSIS_SIZES
+        ),
         lesions=tuple(lesions),
     )
 
@@ -165,9 +167,7 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
 
 
 def _women(trial: Trial) -> list[Row]:
-    drawn = [
-        draw_anatomy(generator(trial, n, PATIENT), generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)
-    ]
+    drawn = [draw_anatomy(generator(trial, n, PATIENT), generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)]
     density, thickness = np.array([a.density for a in drawn]), np.array([a.thickness for a in drawn])
     return [
         Row("volumetric density, mean", float(density.mean()), "0.19", 0.17, 0.21),

@@ -82,7 +82,10 @@ def _blurred(image: Array, width: float) -> Array:
     step = max(1, int(width / 4))
     coarse = image[::step, ::step]
     blurred = ndimage.gaussian_filter(coarse, width / step, mode="nearest")
-    y, x = (np.minimum(np.arange(n) / step, m - 1).astype(np.float32) for n, m in zip(image.shape, coarse.shape, strict=True))
+    y, x = (
+        np.minimum(np.arange(n) / step, m - 1).astype(np.float32)
+        for n, m in zip(image.shape, coarse.shape, strict=True)
+    )
     if step == 1:
         return blurred
     return _linear(_linear(blurred, y, 0), x, 1)
@@ -112,7 +115,7 @@ class Tomosynthesis:
         self.forward: Complex = (shift * (self.height * obliquity)[None, :, None]).astype(np.complex64)
         self.backward: Complex = self._inverse(shift * self.height, k)
 
-    def _inverse(self, A: NDArray[np.complex128], k: NDArray[np.float64]) -> Complex:  # noqa: N803
+    def _inverse(self, A: NDArray[np.complex128], k: NDArray[np.float64]) -> Complex:
         """(k, slices, projections): filtered back-projection, or Tikhonov's inverse A* (A A* + d)⁻¹."""
         back = A.conj().transpose(0, 2, 1)
         if self.system.reconstruction == "regularised":
@@ -153,5 +156,7 @@ class Tomosynthesis:
             below = part[:, -1:].repeat(missing - missing // 2, axis=1)
             padded = np.concatenate([part, below, above], axis=1)
             spectrum = fft.rfft(padded, axis=1).transpose(1, 0, 2)
-            out[:, :, columns] = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)[:, : part.shape[1]]
+            out[:, :, columns] = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)[
+                :, : part.shape[1]
+            ]
         return out

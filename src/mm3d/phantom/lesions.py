@@ -171,7 +171,9 @@ def _spicules(
     strands = []
     for direction in _directions(rng, count):
         length = max(1.5, reach * rng.uniform(0.65, 1.05) - start)
-        strands.append(wander(rng, direction * start, direction, length, first * rng.uniform(0.7, 1.3), last, bend=0.04))
+        strands.append(
+            wander(rng, direction * start, direction, length, first * rng.uniform(0.7, 1.3), last, bend=0.04)
+        )
     return strands
 
 

@@ -11,17 +11,15 @@ from mm3d.records import Finding, Label, Laterality, Modality, Position
 
 @dataclass(frozen=True)
 class RenderedView:
-    """One image or volume of a breast."""
+    """One image or volume of a breast, as stored: chest wall left for L, right for R; air is 0, tissue is bright;
+    slice 0 lies on the detector. Findings are of plain numbers, in stored pixels and slices of this image."""
 
     laterality: Laterality
     position: Position
     modality: Modality
-    pixels: NDArray[
-        np.uint16
-    ]  # (S, H, W), S = 1 for FFDM; chest wall left for L, right for R; air is 0, tissue bright;
-    # slice 0 lies on the detector
+    pixels: NDArray[np.uint16]  # (S, H, W), S = 1 for FFDM
     bits: int  # bits stored: 12 for FFDM, 10 for DBT
-    findings: tuple[Finding, ...]  # in stored pixels and slices of this image; of a mammogram, without slices
+    findings: tuple[Finding, ...]  # of a mammogram, without slices
     pixel_spacing: float  # mm
     slice_spacing: float | None  # mm, None for FFDM
 

@@ -44,7 +44,9 @@ def draw_latent(rng: np.random.Generator, voxel: float) -> Latent:
     sheet_voxel = TORUS / round(TORUS / max(2.0, voxel))
     sheets = []
     for feature in SHEET_FEATURES:
-        field = _fanned(_random_field(rng, round(TORUS / sheet_voxel), sheet_voxel, _bump(feature)), sheet_voxel, drawn=2.0)
+        field = _fanned(
+            _random_field(rng, round(TORUS / sheet_voxel), sheet_voxel, _bump(feature)), sheet_voxel, drawn=2.0
+        )
         slopes = [np.gradient(field, sheet_voxel, axis=i) for i in range(3)]
         sheets.append((field, np.sqrt(slopes[0] ** 2 + slopes[1] ** 2 + slopes[2] ** 2)))
     return Latent(

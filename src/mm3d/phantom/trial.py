@@ -138,9 +138,7 @@ def make_views(trial: Trial, index: int) -> tuple[BreastView, BreastView]:
     anatomy = draw_anatomy(generator(trial, index // 2, PATIENT), generator(trial, index, ANATOMY))
     latent = draw_latent(generator(trial, index, LATENT), scale.latent)
     forms = [form(anatomy, position, scale) for position in POSITIONS]
-    volumes = [
-        attenuation(view, latent, generator(trial, index, DETAIL, number)) for number, view in enumerate(forms)
-    ]
+    volumes = [attenuation(view, latent, generator(trial, index, DETAIL, number)) for number, view in enumerate(forms)]
     seen: list[list[Seen]] = [[], []]
     rng = generator(trial, index, PLACES)
     taken: list[tuple[float, float, float]] = []

@@ -77,10 +77,14 @@ def to_model(finding: Finding, geometry: Geometry) -> Finding:
     )
 
 
-def key_of(view: View, settings: PrepareSettings) -> str:
-    """Source and settings as a file name. Files count by name, size and time, so a dataset may move as a whole."""
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in view.files]
-    told = [VERSION, view.name, view.laterality, view.upright, stats, to_dict(settings)]
+def stamps_of(view: View) -> list[tuple[str, int, int]]:
+    """The source of a view in files: they count by name, size and time, so a dataset may move as a whole."""
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in view.files]
+
+
+def key_of(view: View, source: Any, settings: PrepareSettings) -> str:
+    """A view, what tells its source from all others (plain data), and the settings, as a file name."""
+    told = [VERSION, view.name, view.laterality, view.upright, source, to_dict(settings)]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 

@@ -1,6 +1,7 @@
 """Processes that may die: a decoder that crashes or hangs on a bad file takes its worker with it, not the run."""
 
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -14,6 +15,15 @@ from mm3d.errors import InputError
 
 # A fresh interpreter for every worker: no state of the parent, and the same on every system.
 CONTEXT = multiprocessing.get_context("spawn")
+# There is a worker for every core, so each has one thread; and sums do not depend on the number of threads.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def worker_count(jobs: int | None) -> int:
+    """How many workers `--jobs` asks for; one for each core if it is not given."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs} must be at least 1.")
+    return jobs or os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,7 @@ class Task:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     seconds: float  # after this long the worker counts as hung
+    remedy: str = "the file is damaged; export it again."  # what to say if the worker is lost
 
 
 @dataclass(frozen=True)
@@ -106,10 +117,10 @@ class Workers:
                 return Outcome(task.key, result, failure)
         except (EOFError, OSError):
             self._lose(worker)
-            return Outcome(task.key, failure="the decoder crashed on it: the file is damaged; export it again.")
+            return Outcome(task.key, failure=f"its worker process crashed: {task.remedy}")
         if time.monotonic() >= worker.deadline:
             self._lose(worker)
-            return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up; export it again.")
+            return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up: {task.remedy}")
         return None
 
     def _lose(self, worker: _Worker) -> None:
@@ -120,7 +131,16 @@ class Workers:
 def _start() -> _Worker:
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
-    _start_deaf(process)
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        _start_deaf(process)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     theirs.close()
     return _Worker(ours, process)
 
@@ -152,4 +172,7 @@ def _serve(connection: Connection) -> None:
             answer = (None, "it needs more memory than there is; use fewer --jobs.")
         except Exception as error:  # a bug of ours or of a library: this input is lost, the run is not
             answer = (None, f"it failed unexpectedly ({type(error).__name__}: {error}).")
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except OSError:  # the parent was killed meanwhile
+            return
