@@ -50,8 +50,8 @@ def judge(joined: Joined, settings: EvaluateSettings) -> Judged:
         rules["3D"] = Rule(hits_in_3d(flat, joined.proposals, visible), deep, unsure)
         if unknown.any():
             notes.append(
-                f"{int(unknown.sum()):,} malignant findings have no slice, or no tolerance because the number of slices is "
-                "not known (give --slice-tolerance); 3D leaves them out."
+                f"{int(unknown.sum()):,} malignant findings have no slice, or the number of slices of their volume is "
+                "not known (then give --slice-tolerance); 3D leaves them out."
             )
     elif joined.modality == "DBT" and joined.malignant.any():
         notes.append("There is no 3D rule: slices are not annotated or not predicted.")

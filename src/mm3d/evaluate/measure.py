@@ -35,7 +35,9 @@ class Measured:
 def measure(joined: Joined, weights: bootstrap.Weights, settings: EvaluateSettings) -> Measured:
     """Everything but the subgroups."""
     judged = judge(joined, settings)
-    found = {(rule, level): detections(judged, judged.rules[rule], level) for rule in judged.rules for level in LEVELS}
+    found: dict[tuple[str, str], Detections] = {
+        (rule, level): detections(judged, judged.rules[rule], level) for rule in judged.rules for level in LEVELS
+    }
     replicates = {key: bootstrap.recalls_at(d, np.array(settings.rates), weights) for key, d in found.items()}
     scored = {"image": scored_images(joined), "breast": scored_breasts(joined), "case": scored_cases(joined)}
     notes = [*joined.notes, *judged.notes]

@@ -79,7 +79,7 @@ def _parts_of_findings(judged: Judged, column: str) -> list[Part]:
 
 
 def sizes(joined: Joined) -> tuple[FloatArray, str]:
-    """The longer side of each finding's box (F,) and its unit: mm if all their pixel spacings are known, else pixels."""
+    """The longer side of each finding's box (F,) and its unit: mm if every pixel spacing is known, else pixels."""
     longer = np.max(joined.findings.boxes[:, 2:] - joined.findings.boxes[:, :2], axis=1, initial=0.0)
     spacing = np.array([np.nan if view.pixel_spacing is None else view.pixel_spacing for view in joined.views])
     mm = longer * spacing[joined.findings.volume]

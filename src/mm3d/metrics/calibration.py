@@ -48,7 +48,7 @@ def wilson(share: FloatArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
     z2 = Z95**2 / count
     centre = (share + z2 / 2) / (1 + z2)
     half = Z95 * np.sqrt(share * (1 - share) / count + z2 / (4 * count)) / (1 + z2)
-    return centre - half, centre + half
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
 
 
 @dataclass(frozen=True)
