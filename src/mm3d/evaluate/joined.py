@@ -84,7 +84,10 @@ def join(name: str, predictions: Predictions, truth: Truth, settings: EvaluateSe
     marks = [(number, mark) for number, view in enumerate(views) for mark in view.findings or ()]
     silent = int(np.isneginf(view_scores).sum())
     if silent:
-        notes.append(f"{silent:,} of {len(views):,} volumes have no prediction; they rank below all others.")
+        notes.append(
+            f"{silent:,} of {len(views):,} volumes have no prediction: nothing was found there, and they rank last. If "
+            "the detector was never run on them, the figures flatter it; give the cohort that it was run on."
+        )
     return Joined(
         name=name,
         modality=modality,

@@ -31,7 +31,7 @@ def tell(console: Console, result: Result, settings: EvaluateSettings) -> None:
 
 def _summary(systems: list[Result], settings: EvaluateSettings, truth: str) -> Table:
     counts = [system["counts"] for system in systems]
-    caption = "[95% interval]: recall by bootstrap over patients, AUC by DeLong"
+    caption = "95% intervals: recall by bootstrap over patients,\nAUC by DeLong"
     table = Table(title=f"{truth}: {_range(counts, 'patients')} patients", caption=caption)
     table.add_column("")
     for system in systems:
@@ -102,9 +102,9 @@ def _subgroups(systems: list[Result], column: str, settings: EvaluateSettings) -
         table.add_column("system")
     table.add_column("findings", justify="right")
     for rate in settings.rates:
-        table.add_column(f"R@{rate:g}", justify="right")
+        table.add_column(f"R@{rate:g}", justify="right", no_wrap=True)
     rows = [(row, system["name"]) for system in systems for row in system["subgroups"][column]]
-    table.add_column(f"AUC of {rows[0][0]['auc']['of']}" if rows else "AUC", justify="right")
+    table.add_column(f"AUC of {rows[0][0]['auc']['of']}" if rows else "AUC", justify="right", no_wrap=True)
     order = {row["value"]: number for number, (row, _) in reversed(list(enumerate(rows)))}
     for row, name in sorted(rows, key=lambda pair: order[pair[0]["value"]]):
         found = row["recall"][rule]
