@@ -109,16 +109,16 @@ def _predicted(
     predictions: Predictions, truth: Truth, views: tuple[TruthView, ...], skip_unknown: bool
 ) -> tuple[list[ViewPrediction | None], list[str]]:
     """The prediction for each of the views, and notes on what is not used."""
-    known = {view.key for breast in truth.breasts for view in breast.views}
-    alike: dict[Key, list[Key]] = {}
-    for key in known:
-        alike.setdefault(key.stem, []).append(key)
+    exams: dict[tuple[str, ...], list[Key]] = {}
+    for breast in truth.breasts:
+        exams.setdefault((breast.patient, breast.exam), []).extend(view.key for view in breast.views)
+    known = {key for keys in exams.values() for key in keys}
     number_of = {view.key: number for number, view in enumerate(views)}
     result: list[ViewPrediction | None] = [None] * len(views)
     unknown, elsewhere = 0, 0
     for key, view in predictions.views():
         # Where there is one lcc only, some tables call it lcc2 and others lcc.
-        same = [key] if key in known else alike.get(key.stem, [])
+        same = [key] if key in known else [other for other in exams.get(key[:2], ()) if other.stem == key.stem]
         if len(same) != 1:
             if not skip_unknown:
                 raise _unknown(key, predictions.places.get(key, ""), truth)
