@@ -11,12 +11,12 @@ NAN = np.nan
 
 
 def test_reliability_by_hand() -> None:
-    scores = array([0.05, 0.05, 0.1, 0.19, 1.0, 0.95])
-    found = reliability(scores, np.array([False, True, False, False, True, True]))
+    scores = array([0.05, 0.05, 0.1, 0.19, 1.0, 0.95, 0.98, 0.97])
+    found = reliability(scores, np.array([False, True, False, False, True, True, True, True]))
     assert found.score == pytest.approx([0.05, 0.145, 0.975])
     assert found.malignant.tolist() == [0.5, 0.0, 1.0]
-    assert found.count.tolist() == [2, 2, 2]
-    assert found.error == pytest.approx((0.45 + 0.145 + 0.025) / 3)
+    assert found.count.tolist() == [2, 2, 4]
+    assert found.error == pytest.approx((2 * 0.45 + 2 * 0.145 + 4 * 0.025) / 8)
     assert (found.low <= found.malignant).all()
     assert (found.malignant <= found.high).all()
 
