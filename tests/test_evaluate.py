@@ -220,6 +220,7 @@ def test_no_predictions_and_no_findings(cohort: Path, tmp_path: Path) -> None:
     found = system(cohort, write_rows(tmp_path / "empty.csv", []))
     assert recall(found) == [0, 0]
     assert found["auc"]["breast"]["auc"] == 0.5
+    assert found["calibration"] == {"breast": None, "image": None}
     assert found["dbtex"]["mean_sensitivity_positive"] == 0
     assert any("10 of 10 volumes have no prediction" in note for note in found["notes"])
     (cohort / "boxes.csv").write_text(",".join(tables.BOXES) + "\n")
@@ -482,6 +483,11 @@ def test_the_command_writes_figures_lists_and_pictures(
     printed = capsys.readouterr().out
     for words in ("R@0.125 of findings, 3D", "AUC of breasts", "0.667", "Differences", "By density", "note: "):
         assert words in printed
+    # Scores that are no probabilities have no reliability, and must not keep that of others.
+    logits = write_rows(tmp_path / "logits.csv", [(*row[:4], 9 * row[4] - 5) for row in ROWS])
+    assert main(["evaluate", str(logits), *arguments]) == 0
+    assert not list(out.glob("reliability*"))
+    assert main(["evaluate", str(file), str(other), *arguments]) == 0
     # The same again gives the same, to the byte.
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert main(["evaluate", str(file), str(other), *arguments]) == 0

@@ -35,16 +35,28 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "svg.fonttype": "none",  # letters stay letters
-    "svg.hashsalt": "mm3d",  # the same figures give the same file
+    "svg.hashsalt": "mm3d",
 }
 INCHES = (4.4, 3.9)
+SUFFIXES = (".png", ".svg")
 
 
-def draw_figures(systems: list[Measured], weights: bootstrap.Weights, settings: EvaluateSettings, folder: Path) -> None:
-    _save(folder / "froc", lambda axes: _froc(axes, systems, weights, settings))
-    _save(folder / "roc", lambda axes: _roc(axes, systems))
+def draw_figures(
+    systems: list[Measured], weights: bootstrap.Weights, settings: EvaluateSettings, folder: Path
+) -> list[str]:
+    """Draw what there is to draw; returns the names of the files."""
+    pictures: dict[str, Callable[[Axes], None]] = {
+        "froc": lambda axes: _froc(axes, systems, weights, settings),
+        "roc": lambda axes: _roc(axes, systems),
+    }
     if any(system.result["calibration"]["breast"] for system in systems):
-        _save(folder / "reliability", lambda axes: _reliability(axes, systems))
+        pictures["reliability"] = lambda axes: _reliability(axes, systems)
+    else:  # that of an earlier run would pass for ours
+        for suffix in SUFFIXES:
+            (folder / f"reliability{suffix}").unlink(missing_ok=True)
+    for name, draw in pictures.items():
+        _save(folder / name, draw)
+    return [name + suffix for name in pictures for suffix in SUFFIXES]
 
 
 def _save(stem: Path, draw: Callable[[Axes], None]) -> None:
@@ -52,7 +64,8 @@ def _save(stem: Path, draw: Callable[[Axes], None]) -> None:
         figure = Figure(figsize=INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure.add_subplot())
-        for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
+        for suffix in SUFFIXES:
+            metadata = {"Date": None} if suffix == ".svg" else {}  # the same figures give the same file
             with replacing(stem.with_suffix(suffix)) as partial:
                 figure.savefig(partial, dpi=200, format=suffix[1:], metadata=metadata)
 

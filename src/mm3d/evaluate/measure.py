@@ -143,9 +143,9 @@ def reference_slices(findings: Findings) -> FloatArray:
 
 
 def _calibration(units: Scored) -> dict[str, Any] | None:
-    """None if the scores are no probabilities. What nothing was predicted for has the probability 0."""
+    """None if the scores are no probabilities, or there are none. Where nothing was predicted, it is 0."""
     scores = np.where(np.isneginf(units.scores), 0.0, units.scores)
-    if not scores.size or scores.min() < 0 or scores.max() > 1:
+    if not np.isfinite(units.scores).any() or scores.min() < 0 or scores.max() > 1:
         return None
     found = reliability(scores, units.positive)
     bins = zip(found.score, found.malignant, found.low, found.high, found.count, strict=True)

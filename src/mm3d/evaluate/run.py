@@ -37,9 +37,9 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
         write_lists(systems, output)
         from mm3d.evaluate.figures import draw_figures  # matplotlib takes a second to import
 
-        draw_figures(systems, weights, settings, output)
+        pictures = draw_figures(systems, weights, settings, output)
     tell(console, result, settings)
-    written = ", ".join(sorted(path.name for path in output.iterdir() if not path.name.startswith(".")))
+    written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *pictures])
     console.print(f"Wrote {output}: {written}.", soft_wrap=True, highlight=False, markup=False)
     return 0
 

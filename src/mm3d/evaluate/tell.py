@@ -19,7 +19,8 @@ def tell(console: Console, result: Result, settings: EvaluateSettings) -> None:
     if result["comparisons"]:
         console.print(_differences(result["comparisons"]))
     for column in settings.by:
-        console.print(_subgroups(systems, column, settings))
+        if any(system["subgroups"][column] for system in systems):
+            console.print(_subgroups(systems, column, settings))
     said: dict[str, list[str]] = {note: [] for note in result["truth"]["notes"]}
     for system in systems:
         for note in system["notes"]:
@@ -94,9 +95,9 @@ def _differences(rows: list[Result]) -> Table:
 
 
 def _subgroups(systems: list[Result], column: str, settings: EvaluateSettings) -> Table:
-    """By the 3D rule, where there is one; metrics.json has both."""
+    """By the 3D rule, where there is one; metrics.json has both, with intervals."""
     rule = "3D" if all("3D" in system["recall"] for system in systems) else "2D"
-    table = Table(title=f"By {column}, {rule}")
+    table = Table(title=f"By {column}, {rule}", caption="± standard error; metrics.json has intervals")
     table.add_column(column)
     if len(systems) > 1:
         table.add_column("system")
@@ -104,12 +105,12 @@ def _subgroups(systems: list[Result], column: str, settings: EvaluateSettings) -
     for rate in settings.rates:
         table.add_column(f"R@{rate:g}", justify="right", no_wrap=True)
     rows = [(row, system["name"]) for system in systems for row in system["subgroups"][column]]
-    table.add_column(f"AUC of {rows[0][0]['auc']['of']}" if rows else "AUC", justify="right", no_wrap=True)
+    table.add_column(f"AUC of {rows[0][0]['auc']['of']}", justify="right", no_wrap=True)
     order = {row["value"]: number for number, (row, _) in reversed(list(enumerate(rows)))}
     for row, name in sorted(rows, key=lambda pair: order[pair[0]["value"]]):
         found = row["recall"][rule]
-        cells = [f"{found[0]['count']:,}" if found else "–", *(_figure(part, "recall") for part in found)]
-        table.add_row(row["value"], *([name] if len(systems) > 1 else []), *cells, _figure(row["auc"], "auc"))
+        cells = [f"{found[0]['count']:,}" if found else "–", *(_short(part, "recall") for part in found)]
+        table.add_row(row["value"], *([name] if len(systems) > 1 else []), *cells, _short(row["auc"], "auc"))
     return table
 
 
@@ -126,6 +127,12 @@ def _figure(row: Result, name: str) -> str:
         return "–"
     low, high = row["interval"]
     return f"{row[name]:.3f} \\[{low:.2f}, {high:.2f}]" if _known(low) else f"{row[name]:.3f}"
+
+
+def _short(row: Result, name: str) -> str:
+    if not _known(row[name]):
+        return "–"
+    return f"{row[name]:.2f} ± {row['standard_error']:.2f}" if _known(row["standard_error"]) else f"{row[name]:.2f}"
 
 
 def _depth(depth: Result | None) -> str:
