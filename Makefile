@@ -31,7 +31,7 @@ format: .venv/dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: .venv/run
+bench: .venv/bench
 	$(BIN)/python benchmarks/run.py --write docs/benchmarks.md
 
 clean:
@@ -42,6 +42,10 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mm3d needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/bench: .venv/run
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $@
 
 .venv/dev: .venv/run

@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 
 import detector
+import evaluation
 import full_size
 import preparation
 import torch
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    rows = [*detector.rows(), *full_size.rows(), *preparation.rows()]
+    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
         table.add_column(column)

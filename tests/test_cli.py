@@ -20,12 +20,12 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; sys.argv = ['mm3d', '--help']\n"
         "from mm3d.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'transformers', 'safetensors', 'rich'} & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'transformers', 'safetensors', 'rich', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "info", "phantom", "prepare", "import-weights"):
+    for command in ("demo", "info", "phantom", "prepare", "evaluate", "import-weights"):
         assert command in done.stdout
 
 

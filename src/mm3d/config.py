@@ -1,6 +1,7 @@
 """Dataclasses to and from plain dictionaries (JSON, TOML), with errors that say which key is wrong."""
 
 import difflib
+import functools
 import types
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from mm3d.errors import InputError
 
 T = TypeVar("T")
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)  # slow, and a file of predictions has ten thousands of one class
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -35,13 +41,17 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
     for name, field in known.items():
         if name not in data and field.default is MISSING and field.default_factory is MISSING:
             raise InputError(f"{where}: the setting '{name}' is missing; add it.")
-    hints = get_type_hints(cls)
-    return cls(**{key: _convert(hints[key], value, f"{where}: '{key}'") for key, value in data.items()})
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy does not know that classes have a hash
+    values = {key: _convert(hints[key], value, f"{where}: '{key}'") for key, value in data.items()}
+    try:
+        return cls(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def check(config: Any) -> None:
     """Check a dataclass that was made directly, as `from_dict` checks a table. For `__post_init__`."""
-    hints = get_type_hints(type(config))
+    hints = _hints(type(config))  # type: ignore[arg-type]
     for field in fields(config):
         value = getattr(config, field.name)
         if not is_dataclass(value):
@@ -70,7 +80,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where} must be a list, not {value!r}.")
-        return tuple(_convert(args[0], item, where) for item in value)
+        return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

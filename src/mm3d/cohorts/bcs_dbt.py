@@ -7,7 +7,7 @@ has changed its folder names over the years, but they end with the series UID or
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -52,14 +52,21 @@ def read(folder: Path, keep_mislabelled: bool = False) -> Cohort:
         wrong = {view.key for view in views if (view.key.patient, view.key.view) in MISLABELLED}
         problems += [Problem(view.name, "It is known to be mislabelled.") for view in views if view.key in wrong]
         views = [view for view in views if view.key not in wrong]
-    worst = worst_grades(views)
-    views = [replace(view, attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
-    entries, lost = locate(views, download.find, folder)
+    entries, lost = locate(with_grades(views), download.find, folder)
     return assemble("BCS-DBT", entries, [*problems, *lost], notes)
 
 
-def read_tables(tables: dict[str, dict[str, Path]]) -> tuple[list[TableView], list[Problem], list[str]]:
-    """The views of all splits, what is wrong with others, and notes; no image is looked for."""
+def with_grades(views: Sequence[TableView]) -> list[TableView]:
+    """The views with the worst label of their breast as an attribute: actionable and normal are both negative."""
+    worst = worst_grades(views)
+    return [replace(view, attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
+
+
+def read_tables(
+    tables: dict[str, dict[str, Path]], needed: Sequence[str] = ("file-paths", "labels")
+) -> tuple[list[TableView], list[Problem], list[str]]:
+    """The views of the splits that have the `needed` tables, what is wrong with others, and notes; no image is looked
+    for."""
     views: list[TableView] = []
     problems: list[Problem] = []
     notes = [
@@ -67,7 +74,7 @@ def read_tables(tables: dict[str, dict[str, Path]]) -> tuple[list[TableView], li
     ]
     for split in SPLITS:
         kinds = tables.get(split, {})
-        absent = [kind for kind in ("file-paths", "labels") if kind not in kinds]
+        absent = [kind for kind in needed if kind not in kinds]
         if absent:
             if kinds:
                 problems.append(Problem(split, f"Its table of {' and '.join(absent)} is missing."))
@@ -75,11 +82,11 @@ def read_tables(tables: dict[str, dict[str, Path]]) -> tuple[list[TableView], li
         if "boxes" not in kinds:
             notes.append(f"The {split} boxes are missing: its malignant and benign views are not annotated.")
         joined, wrong = join(
-            [row | {"Split": split} for row in read_rows(kinds["file-paths"], FILE_PATHS)],
+            read_rows(kinds["file-paths"], FILE_PATHS) if "file-paths" in kinds else [],
             read_rows(kinds["labels"], LABELS),
             read_rows(kinds["boxes"], BOXES_READ) if "boxes" in kinds else [],
         )
-        views += joined
+        views += [replace(view, split=split) for view in joined]
         problems += wrong
     return views, problems, notes
 

@@ -19,7 +19,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import NamedTuple, cast
 
@@ -74,6 +74,7 @@ class TableView:
     paths: tuple[str, ...]  # as written, the classic one first; none where there is a label only
     split: str
     attributes: dict[str, str]
+    slices: int | None = None  # of the volume, where a box says so
 
     @property
     def breast(self) -> tuple[str, str, str]:
@@ -82,17 +83,22 @@ class TableView:
 
 def read(folder: Path) -> Cohort:
     """A folder with file-paths.csv, labels.csv and boxes.csv."""
-    views, problems = join(
-        read_rows(folder / "file-paths.csv", FILE_PATHS),
-        read_rows(folder / "labels.csv", LABELS),
-        read_rows(folder / "boxes.csv", BOXES_READ),
-    )
+    views, problems = read_views(folder)
 
     def find(view: TableView) -> Path | None:
         return next((folder / path for path in view.paths if (folder / path).is_file()), None)
 
     entries, lost = locate(views, find, folder)
     return assemble(folder.resolve().name, entries, [*problems, *lost])
+
+
+def read_views(folder: Path) -> tuple[list[TableView], list[Problem]]:
+    """What the three tables of a folder say, and what is wrong with them; no image is looked for."""
+    return join(
+        read_rows(folder / "file-paths.csv", FILE_PATHS),
+        read_rows(folder / "labels.csv", LABELS),
+        read_rows(folder / "boxes.csv", BOXES_READ),
+    )
 
 
 def join(
@@ -117,12 +123,15 @@ def join(
         box_key = key.stem if alone and key not in boxes_of else key
         boxed.add(box_key)
         marks: list[Finding] | None = None
+        slices: int | None = None
         try:
             marks = [_finding(row, key.modality) for row in boxes_of.get(box_key, [])]
+            slices = next((_whole(row, "VolumeSlices") for row in boxes_of.get(box_key, [])), None)
         except InputError as error:
             problems.append(Problem(key.name, f"Its boxes are left out, it counts as not annotated: {error}."))
         try:
-            views.append(_view(key, paths_of.get(key, []), labels_of.get(label_key, []), marks))
+            view = _view(key, paths_of.get(key, []), labels_of.get(label_key, []), marks)
+            views.append(replace(view, slices=slices))
         except InputError as error:
             problems.append(Problem(key.name, str(error)))
     unused = [key for key in boxes_of if key not in boxed]
@@ -320,7 +329,7 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
         if not name or name in (*LABELS, "Modality"):
             raise InputError(f"An attribute cannot be called {name!r} in the tables; rename it.")
     for breast in cohort.breasts:
-        for view, key, grade in zip(breast.views, _keys_of(breast), _grades_of(breast), strict=True):
+        for view, key, grade in zip(breast.views, keys_of(breast), _grades_of(breast), strict=True):
             ids = dict(zip(KEY, key[:3], strict=True)) | {"Modality": view.modality}
             path = _path_in(folder, view)
             file_paths.append(
@@ -340,7 +349,7 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
     _write_table(folder / "file-paths.csv", FILE_PATHS, ("Modality", "Split", "Name", "Annotated"), file_paths)
 
 
-def _keys_of(breast: Breast) -> list[Key]:
+def keys_of(breast: Breast) -> list[Key]:
     """A key for each view: the one that its name spells out, otherwise the next that nobody has."""
     names = {view.name for view in breast.views}
     keys: list[Key] = []

@@ -1,0 +1,1 @@
+"""`mm3d evaluate`: predictions beside the truth, measured, compared and drawn. docs/evaluation.md has the rules."""
