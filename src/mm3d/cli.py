@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage.
 import argparse
 import dataclasses
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,6 +70,28 @@ def _phantom(arguments: argparse.Namespace) -> int:
 
     trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
     return run(render_breast, trial, arguments.output, settings, arguments.jobs)
+
+
+# Threads that wait must sleep: where another program has one of the cores, threads that spin took 40 times as long.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    os.environ.update(PASSIVE | os.environ)  # before torch is imported
+    from mm3d.train.run import run
+
+    return run(
+        arguments.config, arguments.output, arguments.settings, arguments.start, arguments.devices, arguments.resume
+    )
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    os.environ.update(PASSIVE | os.environ)
+    from mm3d.predict.detect import PredictSettings
+    from mm3d.predict.run import run
+
+    settings = PredictSettings(nms=arguments.nms, scores=arguments.scores)
+    return run(arguments.folder, arguments.output, arguments.weights, arguments.input, arguments.split, settings)
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
@@ -164,6 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     prepare.set_defaults(run=_prepare)
 
     _add_phantom(commands)
+    _add_train(commands)
+    _add_predict(commands)
     _add_evaluate(commands)
 
     importer = commands.add_parser(
@@ -247,6 +272,53 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     phantom.set_defaults(run=_phantom)
 
 
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a detector on prepared breasts, from scratch or from other weights",
+        description="Train as a configuration says; settings on the command line go over it: --optimiser.learning_rate "
+        "1e-4, --data.train.0.folder prepared/. Ctrl-C or a crash loses a few minutes at most: the same command with "
+        "--resume continues. Under torchrun: torchrun … -m mm3d train …. docs/training.md has all settings.",
+        allow_abbrev=False,
+    )
+    train.add_argument("config", type=Path, metavar="CONFIG", help="a .toml, or the config.json of a run folder")
+    train.add_argument("--start", metavar="WEIGHTS", help="weights file or run folder to start from; random; or dense")
+    train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
+    train.add_argument("--devices", type=_count, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
+    train.add_argument(
+        "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
+    )
+    train.set_defaults(run=_train, settings=[])
+
+
+def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="find cancers in prepared breasts with trained weights",
+        description="Run trained weights on the breasts of a prepared folder. Writes predictions.json and "
+        "predictions.csv, in the format of DBTex, which 'mm3d evaluate' reads.",
+    )
+    predict.add_argument("folder", type=Path, metavar="FOLDER", help="a prepared folder")
+    predict.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
+    predict.add_argument("--weights", type=Path, required=True, metavar="WEIGHTS", help="a weights file or run folder")
+    predict.add_argument(
+        "--input",
+        choices=("volume", "slices", "mip", "hm", "msp", "ffdm"),
+        help="what the model is given of each view (default: what it was trained with)",
+    )
+    predict.add_argument("--split", metavar="NAME", help="only this part of the cohort, such as test")
+    predict.add_argument(
+        "--nms", type=_share, default=0.3, metavar="IOU", help="show proposals that overlap more once (default: 0.3)"
+    )
+    predict.add_argument(
+        "--scores",
+        choices=("model", "max"),
+        default="model",
+        help="of views and breasts: the model's noisy-or and mean (default), or the highest proposal's",
+    )
+    predict.set_defaults(run=_predict)
+
+
 def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     evaluate = commands.add_parser(
         "evaluate",
@@ -316,7 +388,12 @@ def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, others = parser.parse_known_args(argv)
+    if hasattr(arguments, "settings"):  # of `train`: --section.key value
+        arguments.settings = others
+    elif others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         return arguments.run(arguments)
     except InputError as error:

@@ -61,6 +61,8 @@ def check(config: Any) -> None:
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
     if is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
         return from_dict(hint, value, where)  # type: ignore[arg-type]
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
@@ -72,7 +74,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise InputError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}.")
         return value
     if hint is Path:
-        return Path(_convert(str, value, where))
+        return value if isinstance(value, Path) else Path(_convert(str, value, where))
     if origin is dict:
         if not isinstance(value, dict):
             raise InputError(f"{where} must be a table, not {value!r}.")

@@ -108,7 +108,7 @@ def detection_losses(
 def _finding_terms(detections: Detections, targets: Targets, sizes: Tensor, weights: CostWeights) -> dict[str, Tensor]:
     logits, boxes = detections.logits.float(), detections.boxes.float()
     head, breast, view, proposal, finding = _matches(detections, targets, sizes, weights)
-    normaliser = _share_of_ranks(len(targets.boxes), logits.device)
+    normaliser = share_of_ranks(len(targets.boxes), logits.device)
 
     def per_head(values: Tensor, head: Tensor) -> Tensor:
         return values.new_zeros(len(logits)).index_add(0, head, values) / normaliser
@@ -150,7 +150,7 @@ def _label_terms(detections: Detections, targets: Targets) -> dict[str, Tensor]:
     for name in logits:
         wanted = labels[name].to(logits[name]).expand_as(logits[name])
         entropy = F.binary_cross_entropy_with_logits(logits[name], wanted, reduction="none")
-        terms[name] = entropy.sum(dim=1) / _share_of_ranks(entropy.shape[1], wanted.device)
+        terms[name] = entropy.sum(dim=1) / share_of_ranks(entropy.shape[1], wanted.device)
     return terms
 
 
@@ -194,7 +194,7 @@ def _sigmoid_focal(logits: Tensor, labels: Tensor) -> Tensor:
     return alpha * p_wrong**FOCAL_GAMMA * F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
-def _share_of_ranks(count: int, device: torch.device) -> Tensor:
+def share_of_ranks(count: int, device: torch.device) -> Tensor:
     """max(1, count over all ranks) / ranks: what a sum is divided by for a mean over the batches of all ranks, because
     data-parallel training averages over the ranks afterwards.
 

@@ -63,6 +63,20 @@ def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended
         raise InputError(f"{path} cannot be written ({error}); choose another place.") from error
 
 
+def find(path: Path | str) -> Path:
+    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    for name in ("best.safetensors", "last.safetensors"):
+        if (path / name).is_file():
+            return path / name
+    raise InputError(
+        f"{path} has neither best.safetensors nor last.safetensors; let the run reach a "
+        "validation, or give a weights file."
+    )
+
+
 def read_header(path: Path | str) -> WeightsHeader:
     """Only the header, without reading the weights."""
     path = Path(path)

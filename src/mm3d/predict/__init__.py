@@ -1,0 +1,1 @@
+"""`mm3d predict`: weights and breasts in, predictions out."""

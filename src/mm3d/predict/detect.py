@@ -1,0 +1,178 @@
+"""The model on one breast, and what it says in the frame of the stored images."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mm3d.batches import ImagePair, PreparedBreast, ViewPair, read_image, stack
+from mm3d.cohorts.tables import keys_of
+from mm3d.config import check
+from mm3d.errors import InputError
+from mm3d.inputs import Histogram, InputName, deepened, has_depth
+from mm3d.metrics.hits import FloatArray, IntArray
+from mm3d.model.detector import Detector
+from mm3d.model.scores import mean_logit
+from mm3d.predict.nms import suppress
+from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
+from mm3d.prepare.geometry import Geometry
+from mm3d.prepare.prepared import PreparedView
+
+SLICES_AT_ONCE = 8  # of input slices: each is a breast of its own
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """How the model's output becomes predictions."""
+
+    nms: float = 0.3
+    """Proposals of one view whose overlap (IoU) is above this are shown once, with the highest score; 1: all."""
+    scores: Literal["model", "max"] = "model"
+    """A view's score: the noisy-or of its proposals ("model") or the highest; a breast's: the mean over its views
+    ("model") or the highest."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 0 <= self.nms <= 1:
+            raise InputError(f"nms = {self.nms} must be from 0 to 1.")
+
+
+@dataclass(frozen=True)
+class Found:
+    """All proposals of one view, in the model's frame."""
+
+    boxes: FloatArray  # (P, 4)
+    scores: FloatArray  # (P,)
+    slices: IntArray | None  # (P,) slice of the prepared view; None: the input has no depth
+    weights: FloatArray | None  # (P, S) over the slices of the prepared view, only of volumes
+    logit: float  # of the view: noisy-or of its proposals; over slices, the highest
+
+
+def predict_breast(
+    model: Detector,
+    prepared: PreparedBreast,
+    name: InputName,
+    histogram: Histogram | None = None,
+    settings: PredictSettings | None = None,
+) -> BreastPrediction:
+    """Run the model, which is on its device and in eval mode, on every view of a breast."""
+    settings = settings or PredictSettings()
+    found: dict[str, Found] = {}
+    with torch.inference_mode():
+        for pair in prepared.pairs():
+            for view, one in zip(pair, _pair(model, pair, name, histogram), strict=True):
+                if view is not None and one is not None:
+                    found.setdefault(view.view.name, one)  # a view that was paired twice counts as in its first pair
+    keys = dict(zip((view.name for view in prepared.breast.views), keys_of(prepared.breast), strict=True))
+    views = [
+        ViewPrediction(
+            view=keys[view.view.name].view,
+            findings=_proposals(found[view.view.name], view.file.geometry, settings.nms),
+            modality=view.view.modality,
+            score=_view_score(found[view.view.name], settings),
+        )
+        for view in prepared.views
+    ]
+    logits = torch.tensor([found[view.view.name].logit for view in prepared.views], dtype=torch.float64)
+    mean = float(mean_logit(logits, torch.ones_like(logits, dtype=torch.bool)).sigmoid())
+    highest = max(view.score for view in views if view.score is not None)
+    breast = prepared.breast
+    return BreastPrediction(
+        patient=breast.patient,
+        exam=breast.exam,
+        laterality=breast.laterality,
+        views=tuple(views),
+        score=mean if settings.scores == "model" else highest,
+    )
+
+
+def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram | None) -> list[Found | None]:
+    """What the model finds in CC and MLO; slices go in by the same number, each pair of them as a breast."""
+    cc, mlo = (None if view is None else read_image(view, name, histogram) for view in pair)
+    depth = max(len(image) for image in (cc, mlo) if image is not None)
+    images: ImagePair = (
+        None if cc is None else deepened(cc, depth),
+        None if mlo is None else deepened(mlo, depth),
+    )
+    outputs = [_run(model, few) for few in (_slice_groups(images, depth) if name == "slices" else [[images]])]
+    logits, boxes, image_logits = (torch.cat(parts) for parts in zip(*(output[:3] for output in outputs), strict=True))
+    found: list[Found | None] = []
+    for v, view in enumerate(pair):
+        if view is None:
+            found.append(None)
+            continue
+        slices, weights = _depth_of(view, name, depth, logits.shape[2], outputs[0][3], outputs[0][4], v)
+        found.append(
+            Found(
+                boxes=boxes[:, v].flatten(0, 1).double().numpy(),
+                scores=logits[:, v].flatten().double().sigmoid().numpy(),
+                slices=slices,
+                weights=weights,
+                logit=float(image_logits[:, v].max()),
+            )
+        )
+    return found
+
+
+def _slice_groups(images: ImagePair, depth: int) -> Iterator[list[ImagePair]]:
+    for start in range(0, depth, SLICES_AT_ONCE):
+        yield [
+            (
+                None if images[0] is None else images[0][s : s + 1],
+                None if images[1] is None else images[1][s : s + 1],
+            )
+            for s in range(start, min(start + SLICES_AT_ONCE, depth))
+        ]
+
+
+def _run(model: Detector, pairs: Sequence[ImagePair]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """The last head's logits (B, V, N), boxes, image logits (B, V), slices (B, V, N) and slice weights (B, V, S, N)."""
+    detections = model(stack(pairs).to(model.proposal_boxes.device))
+    weights = detections.slice_weights
+    return (
+        detections.logits[-1].float().cpu(),
+        detections.boxes[-1].float().cpu(),
+        detections.image_logits[-1].float().cpu(),
+        detections.slices[-1].cpu(),
+        None if weights is None else weights[-1].float().cpu(),
+    )
+
+
+def _depth_of(
+    view: PreparedView, name: InputName, depth: int, proposals: int, slices: Tensor, weights: Tensor | None, v: int
+) -> tuple[IntArray | None, FloatArray | None]:
+    """Slices and slice weights of a view's proposals, counted in the prepared view's own slices (see `deepened`)."""
+    own = view.file.geometry.slices
+    if not has_depth(name):
+        return None, None
+    back = np.arange(depth) * own // depth
+    if name == "slices":
+        return np.repeat(back, proposals), None
+    folded = None
+    if weights is not None:
+        folded = np.stack([weights[0, v].double().numpy()[back == s].sum(axis=0) for s in range(own)], axis=1)
+    return back[slices[0, v].numpy()], folded
+
+
+def _view_score(found: Found, settings: PredictSettings) -> float:
+    if settings.scores == "max":
+        return float(found.scores.max())
+    return float(torch.tensor(found.logit, dtype=torch.float64).sigmoid())
+
+
+def _proposals(found: Found, geometry: Geometry, nms: float) -> tuple[Proposal, ...]:
+    """Cut at the image's edges, shown once, and moved to the stored frame; highest score first."""
+    limits = np.array([geometry.width, geometry.height, geometry.width, geometry.height], dtype=float)
+    boxes = np.clip(found.boxes, 0, limits)
+    inside = np.flatnonzero((boxes[:, :2] < boxes[:, 2:]).all(axis=1))
+    kept = inside[suppress(boxes[inside], found.scores[inside], nms)]
+    proposals = []
+    for i in kept.tolist():
+        x1, y1, x2, y2 = boxes[i].tolist()
+        weights = None if found.weights is None else tuple(round(float(w), 6) for w in found.weights[i])
+        z = None if found.slices is None else float(geometry.slice_to_stored(int(found.slices[i])))
+        proposals.append(Proposal(geometry.box_to_stored((x1, y1, x2, y2)), float(found.scores[i]), z, 0.0, weights))
+    return tuple(proposals)

@@ -1,0 +1,1 @@
+"""`mm3d train`: prepared breasts and a configuration in, a run folder with weights out."""

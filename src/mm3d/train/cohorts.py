@@ -1,0 +1,55 @@
+"""The cohorts of a configuration, read from their prepared folders."""
+
+from mm3d.batches import PreparedBreast, prepared_breasts, training_histogram
+from mm3d.errors import InputError
+from mm3d.evaluate.truth import read_truth
+from mm3d.inputs import Histogram, modality_of
+from mm3d.model.weights import read_header
+from mm3d.train.config import DENSE, RANDOM, CohortConfig, TrainConfig
+from mm3d.train.data import TrainingBreast, choose
+from mm3d.train.validate import ValidationCohort
+
+
+def read_training(config: TrainConfig) -> list[TrainingBreast]:
+    """The breasts that the regime leaves, over all training cohorts."""
+    pool = []
+    for cohort in config.data.train:
+        histogram = histogram_of(cohort, config)
+        pool += [TrainingBreast(breast, cohort.input, histogram) for breast in _breasts(cohort)]
+    return choose(pool, config.data)
+
+
+def read_validation(config: TrainConfig) -> list[ValidationCohort]:
+    """The validation cohorts with their truth; they must be able to tell what decides."""
+    cohorts = []
+    for cohort in config.data.validation:
+        truth = read_truth(cohort.folder)
+        cohorts.append(
+            ValidationCohort(_breasts(cohort), truth, cohort.input, histogram_of(cohort, config), cohort.split)
+        )
+    breasts = [breast for cohort in cohorts for breast in cohort.breasts]
+    labels = {breast.breast.label == "malignant" for breast in breasts if breast.breast.label is not None}
+    if cohorts and labels != {True, False}:
+        wrong = "no malignant breast" if True not in labels else "malignant breasts only"
+        raise InputError(f"{config.data.validation[0].folder}: the validation cohorts have {wrong}; give both kinds.")
+    return cohorts
+
+
+def _breasts(cohort: CohortConfig) -> list[PreparedBreast]:
+    return prepared_breasts(cohort.folder, cohort.split, modality_of(cohort.input))
+
+
+def histogram_of(cohort: CohortConfig, config: TrainConfig) -> Histogram | None:
+    """The average histogram that input hm needs: of the mammograms given, or what the start weights carry."""
+    if cohort.input != "hm":
+        return None
+    if cohort.mammograms is not None:
+        return training_histogram(cohort.mammograms, config.data.train[0].split)
+    if config.start not in (RANDOM, DENSE):
+        carried = read_header(config.start).provenance.get("histogram")
+        if carried:
+            return tuple(carried)
+    raise InputError(
+        f"{cohort.folder}: input hm needs the average histogram of mammograms; name a prepared folder "
+        "that has them with mammograms."
+    )
