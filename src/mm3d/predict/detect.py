@@ -60,12 +60,7 @@ def predict_breast(
 ) -> BreastPrediction:
     """Run the model, which is on its device and in eval mode, on every view of a breast."""
     settings = settings or PredictSettings()
-    found: dict[str, Found] = {}
-    with torch.inference_mode():
-        for pair in prepared.pairs():
-            for view, one in zip(pair, _pair(model, pair, name, histogram), strict=True):
-                if view is not None and one is not None:
-                    found.setdefault(view.view.name, one)  # a view that was paired twice counts as in its first pair
+    found = find_in(model, prepared, name, histogram)
     keys = dict(zip((view.name for view in prepared.breast.views), keys_of(prepared.breast), strict=True))
     views = [
         ViewPrediction(
@@ -87,6 +82,19 @@ def predict_breast(
         views=tuple(views),
         score=mean if settings.scores == "model" else highest,
     )
+
+
+def find_in(
+    model: Detector, prepared: PreparedBreast, name: InputName, histogram: Histogram | None
+) -> dict[str, Found]:
+    """All proposals of every view of a breast, by the view's name."""
+    found: dict[str, Found] = {}
+    with torch.inference_mode():
+        for pair in prepared.pairs():
+            for view, one in zip(pair, _pair(model, pair, name, histogram), strict=True):
+                if view is not None and one is not None:
+                    found.setdefault(view.view.name, one)  # a view that was paired twice counts as in its first pair
+    return found
 
 
 def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram | None) -> list[Found | None]:

@@ -12,6 +12,7 @@ from mm3d.errors import InputError
 from mm3d.inputs import Histogram, InputName, modality_of
 from mm3d.model import weights
 from mm3d.predict.detect import PredictSettings, predict_breast
+from mm3d.predict.suspicion import project
 from mm3d.predictions import Predictions, write_dbtex, write_json
 
 
@@ -33,6 +34,10 @@ def run(
     breasts = prepared_breasts(folder, split, modality_of(chosen))
     model = weights.load(path).for_inference().to("cuda" if torch.cuda.is_available() else "cpu")
     console = Console()
+    if chosen == "msp":
+        slices = weights.find(header.provenance.get("suspicion", path))
+        with progress(console, "projecting", len(breasts)) as advance:
+            breasts = project(breasts, slices, output / "projections", advance)
     found = []
     with progress(console, "predicting", len(breasts)) as advance:
         for breast in breasts:

@@ -33,7 +33,7 @@ def draw_changes(config: AugmentConfig, random: np.random.Generator) -> tuple[Ch
     mirror, turn = bool(random.random() < config.horizontal_flip), bool(random.random() < config.vertical_flip)
 
     def one() -> Change:
-        down, right, angle, scale, gamma, noise = random.uniform(-1, 1, 6)
+        down, right, angle, scale, gamma, noise = random.uniform(-1, 1, 6).tolist()
         return Change(
             mirror=mirror,
             turn=turn,

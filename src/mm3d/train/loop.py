@@ -183,8 +183,8 @@ def _stop(
     wrong = ", ".join(f"{name} {value}" for name, value in loss.items() if not math.isfinite(value))
     raise InputError(
         f"The loss is not finite at step {position.step + 1} ({wrong}), with the breasts {', '.join(names)}; that "
-        f"batch is in {path} and the state before it in {folder / checkpoint.FOLDER}: look at the images, or start anew "
-        "with a lower optimiser.learning_rate."
+        f"batch is in {path} and the state before it in {folder / checkpoint.FOLDER}: look at the images, or start "
+        "anew with a lower optimiser.learning_rate."
     )
 
 

@@ -28,7 +28,7 @@ from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
-from mm3d.train.cohorts import read_training, read_validation
+from mm3d.train.cohorts import read_training, read_validation, suspicion_of
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, read_config
 from mm3d.train.data import TrainingBreast
 from mm3d.train.dense import DenseLearner
@@ -75,8 +75,8 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
         with replacing(folder / CONFIG) as partial:
             partial.write_text(json.dumps(to_dict(config), indent=1), encoding="utf-8")
         clear_half_made(folder)
-    breasts = read_training(config)
-    cohorts = read_validation(config)
+    breasts = read_training(config, folder, fabric)
+    cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
     detector = Detector(config.model)
     told = describe(config, breasts, console if fabric.is_global_zero else None)
@@ -178,7 +178,7 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         )
     inputs = sorted({breast.input for breast in breasts})
     histogram = next((breast.histogram for breast in breasts if breast.histogram is not None), None)
-    return {
+    told: dict[str, Any] = {
         "mm3d": __version__,
         "input": inputs[0] if len(inputs) == 1 else config.data.train[0].input,
         "inputs": inputs,
@@ -186,7 +186,13 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         "malignant": len(malignant),
         "malignant_with_boxes": boxed,
         "configuration": to_dict(config),
-    } | ({"histogram": list(histogram)} if histogram is not None else {})
+    }
+    if histogram is not None:
+        told["histogram"] = list(histogram)
+    projected = [cohort for cohort in config.data.train if cohort.input == "msp"]
+    if projected:
+        told["suspicion"] = str(suspicion_of(projected[0], config))
+    return told
 
 
 def dense_stage(
