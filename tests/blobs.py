@@ -24,7 +24,7 @@ def write_blobs(
     split: str = "",
     slices: int = SLICES,
 ) -> Path:
-    """Both modalities; every `malignant`-th breast is malignant (0: none), and the first `annotated` of those have boxes."""
+    """Both modalities. Every `malignant`-th breast is malignant (0: none); the first `annotated` of them have boxes."""
     random = np.random.default_rng(seed)
     keys, made, boxed = {}, [], 0
     for number in range(breasts):
@@ -81,7 +81,7 @@ def _write_view(
     return View(name, "L", position, modality, (Path(f"{key}.dcm"),), findings), key
 
 
-def settings(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+def settings(folder: Path, **sections: Any) -> dict[str, Any]:
     """A configuration that trains a tiny model for some steps, as plain data; sections go over it."""
     plain: dict[str, Any] = {
         "model": {"preset": "tiny"},

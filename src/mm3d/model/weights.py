@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialised
 from torch import Tensor
 
 from mm3d.config import from_dict, to_dict
@@ -55,12 +55,18 @@ def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended
     if model.only_for_inference:
         raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
     header = WeightsHeader(model.config, provenance, intended_use)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_tensors(model.state_dict(), path, {HEADER: json.dumps(to_dict(header))})
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write tensors; a file already there is replaced only when the new one is complete."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path) as partial:
-            save_file(tensors, partial, {HEADER: json.dumps(to_dict(header))})
-    except SafetensorError as error:
-        raise InputError(f"{path} cannot be written ({error}); choose another place.") from error
+            # Not `save_file`: it writes under a name of its own choice, which a killed process leaves behind.
+            partial.write_bytes(serialised(plain, metadata))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); make room, or choose another place.") from error
 
 
 def find(path: Path | str) -> Path:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mm3d.config import check, from_dict, to_dict
 from mm3d.errors import InputError
-from mm3d.files import clear_half_made, replacing
+from mm3d.files import clear_half_made
+from mm3d.model.weights import save_tensors
 from mm3d.train.optimiser import Average
 
 HEADER = "mm3d-training"
@@ -56,14 +56,10 @@ def save(
     if average is not None:
         tensors |= {f"average/{name}": tensor for name, tensor in average.weights.items()}
     path = folder / FOLDER / f"step-{position.step:08d}.safetensors"
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        with replacing(path) as partial:
-            save_file(plain, partial, {HEADER: json.dumps(to_dict(position))})
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"{path} cannot be written ({error}); make room, and continue with --resume: the one before it is kept."
-        ) from error
+        save_tensors(tensors, path, {HEADER: json.dumps(to_dict(position))})
+    except InputError as error:
+        raise InputError(f"{error} The checkpoint before it is kept: continue with --resume.") from error
     for old in _all(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path

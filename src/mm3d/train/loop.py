@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from safetensors.torch import save_file
 from torch import nn
 
 from mm3d.errors import InputError
-from mm3d.files import replacing
+from mm3d.model.weights import save_tensors
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
 from mm3d.train.config import AugmentConfig, DataConfig, LoopConfig, OptimiserConfig
@@ -176,8 +175,7 @@ def _stop(
     names = [stage.breasts[member].name for member in planned.members]
     path = folder / "failed" / f"batch-rank-{fabric.global_rank}.safetensors"
     told = {"step": position.step, "breasts": list(batch.names), "loss": {name: str(v) for name, v in loss.items()}}
-    with replacing(path) as partial:
-        save_file(batch.tensors(), partial, {"mm3d-batch": json.dumps(told)})
+    save_tensors(batch.tensors(), path, {"mm3d-batch": json.dumps(told)})
     if fabric.is_global_zero:
         checkpoint.save(folder, position, stage.learner, optimiser, average)
     wrong = ", ".join(f"{name} {value}" for name, value in loss.items() if not math.isfinite(value))

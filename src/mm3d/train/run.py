@@ -125,8 +125,8 @@ def check_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
     path = folder / CONFIG
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder with -o.")
-    if not path.is_file():
-        return
+    if not checkpoint.exists(folder) and not checkpoint.exists(folder / DENSE):
+        return  # nothing would be lost: a run that did not get far may be started again
     if not resume:
         raise InputError(f"{folder} holds a run already; continue it with --resume, or give another folder with -o.")
     there, now = _flat(json.loads(path.read_text(encoding="utf-8"))), _flat(to_dict(config))
