@@ -10,6 +10,7 @@ import evaluation
 import full_size
 import preparation
 import torch
+import training
 from rich.console import Console
 from rich.table import Table
 from timing import Row
@@ -42,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows()]
+    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows(), *training.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
         table.add_column(column)

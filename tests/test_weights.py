@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -127,16 +128,17 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         load(misspelt)
 
 
-def test_an_interrupted_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_keeps_the_old_file(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: writing fails in the middle."""
     path = _saved(build(), tmp_path / "w.safetensors")
     before = path.read_bytes()
-
-    def full_disk(tensors: object, partial: Path, metadata: object) -> None:  # noqa: ARG001
-        partial.write_bytes(b"half")
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("mm3d.model.weights.save_file", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        save(build(tiny(proposals=3)), path, {})
+    other = build(tiny(proposals=3))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"w.safetensors cannot be written \(.*\); make room"):
+            save(other, path, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

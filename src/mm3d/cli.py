@@ -90,7 +90,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     from mm3d.predict.detect import PredictSettings
     from mm3d.predict.run import run
 
-    settings = PredictSettings(nms=arguments.nms, scores=arguments.scores)
+    settings = PredictSettings(nms=arguments.nms, scores=arguments.scores, join=arguments.join)
     return run(arguments.folder, arguments.output, arguments.weights, arguments.input, arguments.split, settings)
 
 
@@ -315,6 +315,12 @@ def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         choices=("model", "max"),
         default="model",
         help="of views and breasts: the model's noisy-or and mean (default), or the highest proposal's",
+    )
+    predict.add_argument(
+        "--join",
+        choices=("best", "union"),
+        default="best",
+        help="for --input slices: of boxes in one place the best counts (default), or they become their union in 3D",
     )
     predict.set_defaults(run=_predict)
 

@@ -77,11 +77,11 @@ def match_histogram(image: Image, histogram: Histogram) -> Image:
         return image
     own = np.cumsum(np.histogram(image[inside], FINE_BINS, (0.0, 1.0))[0])
     rank = np.interp(image[inside], np.arange(FINE_BINS + 1) / FINE_BINS, np.append(0, own) / own[-1])
-    wanted = np.append(0.0, np.cumsum(histogram))
-    rising = np.append(True, np.diff(wanted) > 0)  # empty bins have no inverse
-    edges = np.arange(len(wanted)) / (len(wanted) - 1)
+    edges = np.arange(len(histogram) + 1) / len(histogram)
+    # A trace of slope: over empty bins the ranks stand still, and what stands still has no inverse.
+    wanted = np.append(0.0, np.cumsum(histogram)) + 1e-9 * edges
     matched = np.zeros_like(image)
-    matched[inside] = np.interp(rank, wanted[rising] / wanted[-1], edges[rising])
+    matched[inside] = np.interp(rank, wanted / wanted[-1], edges)
     return matched
 
 
@@ -108,13 +108,14 @@ def draw_slice(
         return int(random.integers(slices)), ()
     drawn = marked[random.integers(len(marked))]
     assert drawn.slice is not None
-    low, high = max(0, drawn.slice - _reach(drawn)), min(slices - 1, drawn.slice + _reach(drawn))
+    low, high = max(0, drawn.slice - reach(drawn.box)), min(slices - 1, drawn.slice + reach(drawn.box))
     z = int(random.integers(low, high + 1))
-    return z, tuple(f for f in marked if f.slice is not None and abs(f.slice - z) <= _reach(f))
+    return z, tuple(f for f in marked if f.slice is not None and abs(f.slice - z) <= reach(f.box))
 
 
-def _reach(finding: Finding) -> int:
-    x1, y1, x2, y2 = finding.box
+def reach(box: tuple[float, ...]) -> int:
+    """Slices either side on which a box (stored pixels) counts as there, by Buda's rule."""
+    x1, y1, x2, y2 = box
     return int(math.sqrt((x2 - x1 + y2 - y1) / 2))
 
 

@@ -12,11 +12,11 @@ from mm3d.batches import ImagePair, PreparedBreast, ViewPair, read_image, stack
 from mm3d.cohorts.tables import keys_of
 from mm3d.config import check
 from mm3d.errors import InputError
-from mm3d.inputs import Histogram, InputName, deepened, has_depth
+from mm3d.inputs import Histogram, InputName, deepened, has_depth, reach
 from mm3d.metrics.hits import FloatArray, IntArray
 from mm3d.model.detector import Detector
 from mm3d.model.scores import mean_logit
-from mm3d.predict.nms import suppress
+from mm3d.predict.nms import suppress, unite
 from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
 from mm3d.prepare.geometry import Geometry
 from mm3d.prepare.prepared import PreparedView
@@ -33,6 +33,10 @@ class PredictSettings:
     scores: Literal["model", "max"] = "model"
     """A view's score: the noisy-or of its proposals ("model") or the highest; a breast's: the mean over its views
     ("model") or the highest."""
+
+    join: Literal["best", "union"] = "best"
+    """Input slices, how slices are put together: the highest-scoring box of a place counts, by the same rule as within
+    a view (the paper does not say which it used), or boxes that overlap in 3D become their union (Buda's code)."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -65,7 +69,7 @@ def predict_breast(
     views = [
         ViewPrediction(
             view=keys[view.view.name].view,
-            findings=_proposals(found[view.view.name], view.file.geometry, settings.nms),
+            findings=_proposals(found[view.view.name], view.file.geometry, settings, name),
             modality=view.view.modality,
             score=_view_score(found[view.view.name], settings),
         )
@@ -171,12 +175,14 @@ def _view_score(found: Found, settings: PredictSettings) -> float:
     return float(torch.tensor(found.logit, dtype=torch.float64).sigmoid())
 
 
-def _proposals(found: Found, geometry: Geometry, nms: float) -> tuple[Proposal, ...]:
+def _proposals(found: Found, geometry: Geometry, settings: PredictSettings, name: InputName) -> tuple[Proposal, ...]:
     """Cut at the image's edges, shown once, and moved to the stored frame; highest score first."""
     limits = np.array([geometry.width, geometry.height, geometry.width, geometry.height], dtype=float)
     boxes = np.clip(found.boxes, 0, limits)
     inside = np.flatnonzero((boxes[:, :2] < boxes[:, 2:]).all(axis=1))
-    kept = inside[suppress(boxes[inside], found.scores[inside], nms)]
+    if name == "slices" and settings.join == "union":
+        return _united(boxes[inside], found, inside, geometry)
+    kept = inside[suppress(boxes[inside], found.scores[inside], settings.nms)]
     proposals = []
     for i in kept.tolist():
         x1, y1, x2, y2 = boxes[i].tolist()
@@ -184,3 +190,19 @@ def _proposals(found: Found, geometry: Geometry, nms: float) -> tuple[Proposal, 
         z = None if found.slices is None else float(geometry.slice_to_stored(int(found.slices[i])))
         proposals.append(Proposal(geometry.box_to_stored((x1, y1, x2, y2)), float(found.scores[i]), z, 0.0, weights))
     return tuple(proposals)
+
+
+def _united(boxes: FloatArray, found: Found, inside: IntArray, geometry: Geometry) -> tuple[Proposal, ...]:
+    """The boxes of all slices as boxes in 3D, each as deep as Buda's sampling reaches, joined."""
+    assert found.slices is not None
+    deep = []
+    for (x1, y1, x2, y2), s in zip(boxes.tolist(), found.slices[inside].tolist(), strict=True):
+        left, top, right, bottom = geometry.box_to_stored((x1, y1, x2, y2))
+        z, either_side = geometry.slice_to_stored(s), reach((left, top, right, bottom))
+        first, last = max(0, z - either_side), min(geometry.stored_slices - 1, z + either_side)
+        deep.append((left, top, first, right, bottom, last + 1))
+    united, scores = unite(np.array(deep, dtype=float).reshape(-1, 6), found.scores[inside])
+    return tuple(
+        Proposal((x1, y1, x2, y2), score, (z1 + z2 - 1) / 2, z2 - z1)
+        for (x1, y1, z1, x2, y2, z2), score in zip(united.tolist(), scores.tolist(), strict=True)
+    )

@@ -14,6 +14,7 @@ from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
 from mm3d.model.losses import LossWeights
 from mm3d.model.weights import find, read_header
 
+SHIPPED = Path(__file__).parent.parent / "configs"
 RANDOM, DENSE = "random", "dense"  # values of `start` that are not paths
 
 
@@ -223,9 +224,15 @@ class TrainConfig:
 
 
 def read_config(path: Path, overrides: Sequence[str] = (), start: str | None = None) -> TrainConfig:
-    """A configuration file (.toml, or the .json of a run folder) with the command line's settings over it."""
+    """A configuration file (.toml, or the .json of a run folder) with the command line's settings over it.
+
+    A bare name that is no file here means the one that comes with mm3d.
+    """
+    if not path.is_file() and path.name == str(path) and (SHIPPED / path).is_file():
+        path = SHIPPED / path
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give a configuration (docs/training.md has examples).")
+        known = ", ".join(sorted(file.name for file in SHIPPED.glob("*.toml")))
+        raise InputError(f"{path} does not exist; give a configuration, or one of those that come with mm3d: {known}.")
     try:
         text = path.read_text(encoding="utf-8")
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -242,7 +249,8 @@ def config_of(settings: dict[str, Any], where: str) -> TrainConfig:
     """Settings as plain data, as in a file, made a configuration."""
     start = settings.get("start", RANDOM)
     if isinstance(start, str) and start not in (RANDOM, DENSE):
-        settings = settings | {"start": str(find(Path(start)))}
+        settings = settings | {"start": str(find(start))}
+        read_header(settings["start"])  # weights that are not there are said before anything is read
     if isinstance(settings.get("model", {}), dict):
         settings = settings | {
             "model": _model_settings(settings.get("model", {}), settings.get("start", RANDOM), where)

@@ -1,0 +1,103 @@
+"""What a training step costs: waiting for data, and a volume against its slices."""
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from timing import Row, seconds_of_each
+
+from mm3d.batches import prepared_breasts
+from mm3d.model.config import PRESETS
+from mm3d.model.detector import Breasts, Detector
+from mm3d.model.losses import LossWeights, Targets
+from mm3d.phantom.run import PREPARED, make_missing
+from mm3d.phantom.trial import Trial, render_breast
+from mm3d.prepare.prepared import write_cohort
+from mm3d.records import Cohort
+from mm3d.train.config import AugmentConfig, OptimiserConfig
+from mm3d.train.data import Batch, TrainingBreast, plan, stream
+from mm3d.train.learners import TOTAL, Learner
+from mm3d.train.optimiser import make_optimiser
+
+BREASTS, BATCH, STEPS = 12, 4, 24
+# All that ffdm.toml does, and what is slow.
+AUGMENT = AugmentConfig(shift=0.05, gamma=0.3, rotate=5.0, scale=0.05, noise=0.02)
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trial = Trial(seed=1, breasts=BREASTS, scale="mini")
+        records = make_missing(render_breast, trial, folder, PREPARED["mini"], 1, lambda: None)
+        keys = {view: key for record in records for view, key in record.keys.items()}
+        write_cohort(folder, Cohort("trial", tuple(record.breast for record in records)), keys, [])
+        flat = [TrainingBreast(breast, "ffdm") for breast in prepared_breasts(folder, None, "FFDM")]
+        deep = [TrainingBreast(breast, "volume") for breast in prepared_breasts(folder, None, "DBT")]
+        return [_speed("mammograms", flat), _speed("volumes, S = 8", deep), _volume_against_slices()]
+
+
+class Trainer:
+    """The detector and its optimiser, a step at a time."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.learner = Learner(Detector(PRESETS["mini"]), LossWeights(), autocast=False)
+        self.optimiser = make_optimiser(self.learner, OptimiserConfig())
+
+    def step(self, batch: Batch) -> None:
+        self.optimiser.zero_grad()
+        self.learner(**batch.tensors())[TOTAL].backward()
+        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
+        self.optimiser.step()
+
+    def steps(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self.step(batch)
+
+
+def _speed(what: str, breasts: list[TrainingBreast]) -> Row:
+    trainer = Trainer()
+    batches = stream(breasts, plan(breasts, "natural", BATCH, 0), AUGMENT, 0, workers=1)
+    trainer.step(next(batches)[1])
+    waited, start = 0.0, time.perf_counter()
+    for _ in range(STEPS):
+        before = time.perf_counter()
+        _, batch = next(batches)
+        waited += time.perf_counter() - before
+        trainer.step(batch)
+    seconds = time.perf_counter() - start
+    batches.close()
+    return Row(
+        f"Training at mini scale, {what}, batches of {BATCH} breasts: share of the time waiting for data",
+        f"{waited / seconds:.1%}",
+        "below 5%",
+        f"{STEPS / seconds:.2f} steps per second, with all augmentations",
+    )
+
+
+def _volume_against_slices() -> Row:
+    """On one breast of 16 slices, random pixels; the same targets."""
+    trainer = Trainer()
+    random = torch.Generator().manual_seed(0)
+    volume = _breast(torch.rand(1, 2, 16, 192, 96, generator=random), z=5)
+    slices = [_breast(volume.breasts.images[:, :, s : s + 1], z=0) for s in range(16)]
+    together, alone = seconds_of_each(partial(trainer.steps, [volume]), partial(trainer.steps, slices), rounds=3)
+    return Row(
+        "A training step on S = 16 against 16 steps on one slice (preset mini, 192 x 96, both views)",
+        f"{together / alone:.2f} of the time",
+        "reported",
+    )
+
+
+def _breast(images: torch.Tensor, z: int) -> Batch:
+    breasts = Breasts(images, torch.tensor([192, 96]).expand(1, 2, 2), torch.ones(1, 2, dtype=torch.bool))
+    targets = Targets(
+        malignant=torch.tensor([True]),
+        annotated=torch.ones(1, 2, dtype=torch.bool),
+        boxes=torch.tensor([[20.0, 40.0, 40.0, 60.0]] * 2),
+        slices=torch.tensor([z, z]),
+        places=torch.tensor([[0, 0], [0, 1]]),
+    )
+    return Batch(("one",), breasts, targets)
