@@ -40,7 +40,7 @@ KINDS = {
         Kind("spiculated mass", True, 0.40, 27.0, 0.42, 12, 55),
         Kind("irregular mass", True, 0.22, 21.0, 0.50, 8, 50),
         Kind("architectural distortion", True, 0.13, 32.0, 0.35, 18, 55),
-        Kind("calcification cluster", True, 0.25, 13.0, 0.50, 5, 40),
+        Kind("calcification cluster", True, 0.25, 15.0, 0.45, 8, 40),
         Kind("round mass", False, 0.20, 11.0, 0.40, 5, 30),
         Kind("oval mass", False, 0.25, 13.0, 0.40, 5, 35),
         Kind("cyst", False, 0.20, 12.0, 0.45, 5, 35),
@@ -84,7 +84,7 @@ def draw_lesion(rng: np.random.Generator, malignant: bool, attenuation: tuple[fl
 
 def insert(volume: Array, form: Form, lesion: Lesion, place: tuple[float, float, float]) -> Change:
     """Lays a lesion into a volume (z, y, x) at a place (x, y, z mm). Nothing outside the returned part changes."""
-    where, grid = form.grid.around(place, 0.62 * lesion.size + 2)
+    where, grid = form.grid.around(place, 0.68 * lesion.size + 2)
     before = volume[where].copy()
     rng = np.random.default_rng(lesion.seed)
     after = SHAPES[lesion.kind.name](before, _Local(grid, place, form.tilt), lesion, rng)
@@ -170,7 +170,7 @@ def _spicules(
     """Strands from `start` mm off the middle out to about `reach`, tapering."""
     strands = []
     for direction in _directions(rng, count):
-        length = max(1.5, reach * rng.uniform(0.65, 1.05) - start)
+        length = max(1.5, reach * rng.uniform(0.8, 1.15) - start)
         strands.append(
             wander(rng, direction * start, direction, length, first * rng.uniform(0.7, 1.3), last, bend=0.04)
         )
@@ -217,11 +217,11 @@ def _distortion(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gen
 
 def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Generator) -> Array:
     """4 to 25 specks of 0.15 to 0.8 mm, of many forms, in a part of a duct's tree."""
-    count = int(np.clip(rng.normal(8 + 0.5 * lesion.size, 4), 4, 25))
-    axes = np.sort(rng.uniform(0.45, 1, 3))[::-1]
-    places = _directions(rng, count) * rng.random((count, 1)) ** (1 / 2.2) * axes * 0.47 * lesion.size
+    count = int(np.clip(rng.normal(9 + 0.5 * lesion.size, 4), 5, 25))
+    axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
+    places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
     turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    diameters = np.clip(0.42 * np.exp(0.4 * rng.standard_normal(count)), 0.15, 0.8)
+    diameters = np.clip(0.38 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
     return before + CALCIUM * local.specks(places @ turn, diameters, 1.5, rng)
 
 

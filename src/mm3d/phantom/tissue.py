@@ -34,6 +34,7 @@ class Latent:
     sheets: tuple[tuple[Array, Array], ...]  # smooth fields whose zero levels are ligaments, and their slopes (1/mm)
     sheet_voxel: float
     centre: tuple[float, float]  # where most of the gland is: s, t of its middle
+    compact: float  # how much the gland keeps together there
     ducts: tuple[Strand, ...]  # in latent mm
     vessels: tuple[Strand, ...]
     fibres: tuple[Strand, ...]
@@ -54,6 +55,7 @@ def draw_latent(rng: np.random.Generator, voxel: float) -> Latent:
         lobes=_fanned(_random_field(rng, size, voxel, _power_law), voxel),
         sheets=tuple(sheets),
         sheet_voxel=sheet_voxel,
+        compact=rng.uniform(2.2, 4.5),
         centre=(float(rng.normal(0, 9)), float(rng.normal(6, 9))),
         ducts=tuple(wander(rng, (0.0, 0.0, 0.0), _fan(rng, 0.9), 70.0, 1.3, 0.6, bend=0.10) for _ in range(14)),
         vessels=tuple(_vessel(rng) for _ in range(5)),
@@ -160,8 +162,10 @@ def attenuation(form: Form, latent: Latent, rng: np.random.Generator) -> Array:
         outer, inner = form.occupied(z), form.occupied(z, form.anatomy.skin)
         score = _gland_score(form, latent, z) + detail.of(len(z))
         gland = _smooth_step((score - level) / EDGE)
+        families = [_sampled(form, field, latent.sheet_voxel, z) for field, _ in latent.sheets]
+        gland *= np.clip(FULLNESS + 0.2 * families[-1] + 0.5 * detail.last, 0.3, 1.0)
         tissue = FAT + (GLAND - FAT) * gland
-        ligaments = _ligaments(form, latent, z)
+        ligaments = _ligaments(form, latent, families, z)
         tissue += (LIGAMENT - tissue) * ligaments
         if muscle:
             muscle.fill(tissue, z)
@@ -181,7 +185,7 @@ def beside(form: Form) -> Array:
 
 EDGE = 0.35  # of the gland's score: how soft the border between gland and fat is
 SUBSAMPLE = 60_000
-OUTSIDE = 4.0  # how compact the gland is: large, and fat is free of it
+FULLNESS = 0.78  # of gland with gland: there is fat in it, too
 
 
 def _slabs(form: Form) -> Iterator[slice]:
@@ -234,7 +238,7 @@ def _away(form: Form, latent: Latent, z: Array) -> Array:
     if form.position == "MLO":
         behind = behind * 0.5
     under_skin *= 2.5
-    under_skin += 1.2 * behind + OUTSIDE * outside
+    under_skin += 1.2 * behind + latent.compact * outside
     return under_skin
 
 
@@ -244,22 +248,21 @@ def _gland_level(form: Form, latent: Latent) -> float:
     grid = Grid(form.grid.z[::step], form.grid.y[::step], form.grid.x[::step], form.grid.voxel)
     coarse = replace(form, grid=grid, inside=form.inside[::step, ::step], nipple=form.nipple[::step, ::step])
     inner = coarse.occupied(grid.z, form.anatomy.skin) > 0.5
-    return float(np.quantile(_gland_score(coarse, latent, grid.z)[inner], 1 - form.anatomy.density))
+    return float(np.quantile(_gland_score(coarse, latent, grid.z)[inner], 1 - min(0.95, form.anatomy.density / FULLNESS)))
 
 
-SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.25  # mm, and how much of a sheet is ligament at most
+SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.3  # mm, and how much of a sheet is ligament at most
 
 
-def _ligaments(form: Form, latent: Latent, z: Array) -> Array:
+def _ligaments(form: Form, latent: Latent, families: list[Array], z: Array) -> Array:
     """(z, y, x) share of ligament: thin sheets; what is thinner than a voxel fills as much of it as it can.
 
     A sheet is strong where another family's field is high and ends where that is low: strands, not closed cells."""
     width = max(SHEET_THICKNESS, form.scale.pixel)
-    fields = [_sampled(form, field, latent.sheet_voxel, z) for field, _ in latent.sheets]
-    total = np.zeros_like(fields[0])
+    total = np.zeros_like(families[0])
     for number, (_, slope) in enumerate(latent.sheets):
-        distance = fields[number] / np.maximum(_sampled(form, slope, latent.sheet_voxel, z), 0.02)
-        strength = np.clip(0.2 + 0.7 * fields[number - 1], 0, 1.5)
+        distance = families[number] / np.maximum(_sampled(form, slope, latent.sheet_voxel, z), 0.02)
+        strength = np.clip(0.2 + 0.7 * families[number - 1], 0, 1.5)
         total += strength * np.exp(-0.5 * (distance / (0.5 * width)) ** 2)
     return np.minimum(total, 1.5) * (SHEET_SHARE * min(1.0, SHEET_THICKNESS / width))
 
