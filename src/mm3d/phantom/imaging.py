@@ -41,9 +41,11 @@ SYSTEMS = {
     "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised"),
 }
 
-DETECTED = 4e5  # photons per mm² that count in a mammogram: 7.5e5 behind the breast, by automatic exposure, half of them lost
+DETECTED = (
+    4e5  # photons per mm² that count in a mammogram: 7.5e5 behind the breast, by automatic exposure, half of them lost
+)
 TOMO_DOSE = 1.2  # of a mammogram's, shared by all projections
-TOMO_BLUR = 0.25  # mm, of a projection before its noise: the tube moves, and pixels are read out in pairs
+TOMO_BLUR = 0.2  # mm, of a projection before its noise: the tube moves, and pixels are read out in pairs
 SCATTER = {"grid": 0.12, "open": 0.45}  # scattered over primary photons; tomosynthesis has no grid
 SCATTER_WIDTH = 12.0  # mm
 SCATTER_CORRECTED = 0.85  # of the scatter, by the vendor

@@ -40,7 +40,7 @@ KINDS = {
         Kind("spiculated mass", True, 0.40, 27.0, 0.42, 12, 55),
         Kind("irregular mass", True, 0.22, 21.0, 0.50, 8, 50),
         Kind("architectural distortion", True, 0.13, 32.0, 0.35, 18, 55),
-        Kind("calcification cluster", True, 0.25, 15.0, 0.45, 8, 40),
+        Kind("calcification cluster", True, 0.25, 17.0, 0.40, 10, 40),
         Kind("round mass", False, 0.20, 11.0, 0.40, 5, 30),
         Kind("oval mass", False, 0.25, 13.0, 0.40, 5, 35),
         Kind("cyst", False, 0.20, 12.0, 0.45, 5, 35),
@@ -138,6 +138,12 @@ def _directions(rng: np.random.Generator, count: int) -> Points:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def _turn(rng: np.random.Generator) -> Points:
+    """(3, 3) some orientation."""
+    turn: Points = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    return turn
+
+
 def _core(
     local: _Local,
     diameter: float,
@@ -149,9 +155,7 @@ def _core(
 ) -> Array:
     """(z, y, x) share of a star-shaped body: `ratio` of its axes, large `lobes` and small `angles` in its surface, and
     a `margin` (mm) over which it fades."""
-    d = local.offsets()
-    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0].astype(np.float32)
-    d = (d @ turn) / np.array([1, np.sqrt(ratio), ratio], np.float32)
+    d = (local.offsets() @ _turn(rng).astype(np.float32)) / np.array([1, np.sqrt(ratio), ratio], np.float32)
     distance = np.sqrt((d**2).sum(axis=-1)) + 1e-3
     radius = np.full(distance.shape, diameter / 2, np.float32)
     for amplitude, low, high in ((lobes, 1.5, 3.5), (angles, 5, 10)):
@@ -220,9 +224,8 @@ def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Genera
     count = int(np.clip(rng.normal(9 + 0.5 * lesion.size, 4), 5, 25))
     axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
     places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
-    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    diameters = np.clip(0.38 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
-    return before + CALCIUM * local.specks(places @ turn, diameters, 1.5, rng)
+    diameters = np.clip(0.32 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
+    return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng)
 
 
 def _smooth(ratio: tuple[float, float], lobes: float) -> "Shape":
@@ -237,8 +240,8 @@ def _lymph_node(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gen
     """A bean: oval, with fat in its notch."""
     seed = int(rng.integers(2**31))
     body = _core(local, 0.95 * lesion.size, np.random.default_rng(seed), 0.65, lobes=0.04, margin=0.5)
-    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((3, 3)))[0]  # the body's own: its short axis
-    hilum = local.offsets() - (0.22 * lesion.size * turn[:, 2]).astype(np.float32)
+    short_axis = _turn(np.random.default_rng(seed))[:, 2]  # the body's own
+    hilum = local.offsets() - (0.22 * lesion.size * short_axis).astype(np.float32)
     inside = np.clip((0.2 * lesion.size - np.linalg.norm(hilum, axis=-1)) / local.grid.voxel[1] + 0.5, 0, 1)
     return _filled(_filled(before, body, lesion.attenuation), body * inside, FAT)
 

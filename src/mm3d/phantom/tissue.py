@@ -6,7 +6,7 @@ than the fields' voxels, and makes tissue of the sum by thresholds, which gives 
 would give clouds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from mm3d.phantom.strands import Strand, splat, wander
 FAT, GLAND, SKIN, LIGAMENT, MUSCLE = 0.0472, 0.0695, 0.0765, 0.0797, 0.0787
 MASS = (0.0712, 0.0735)  # lesions, benign and malignant alike: drawn from this range
 CALCIUM = 0.72
+
+Amplitude = Callable[[Array], Array]  # at frequencies in 1/mm
 
 TORUS = 128.0  # mm, the period of the latent fields
 SLAB = 300_000  # voxels of a view that are made at once: what fits into the processor's cache is several times faster
@@ -55,7 +57,7 @@ def draw_latent(rng: np.random.Generator, voxel: float) -> Latent:
         lobes=_fanned(_random_field(rng, size, voxel, _power_law), voxel),
         sheets=tuple(sheets),
         sheet_voxel=sheet_voxel,
-        compact=rng.uniform(2.2, 4.5),
+        compact=rng.uniform(3.5, 6.5),
         centre=(float(rng.normal(0, 9)), float(rng.normal(6, 9))),
         ducts=tuple(wander(rng, (0.0, 0.0, 0.0), _fan(rng, 0.9), 70.0, 1.3, 0.6, bend=0.10) for _ in range(14)),
         vessels=tuple(_vessel(rng) for _ in range(5)),
@@ -66,21 +68,21 @@ def draw_latent(rng: np.random.Generator, voxel: float) -> Latent:
 SHEET_FEATURES = (22.0, 13.0, 8.0)  # mm, typical distance between the ligaments of each field
 LARGEST = 45.0  # mm: the power law is flat beyond
 EXPONENT = 3.3  # of the latent field in 3D
-DETAIL = 0.5  # of the strength with which the power law would go on below the latent voxels
+DETAIL = 0.45  # of the strength with which the power law would go on below the latent voxels
 
 
 def _power_law(f: Array) -> Array:
     return (f**2 + LARGEST**-2.0) ** (-EXPONENT / 4)
 
 
-def _bump(feature: float):
+def _bump(feature: float) -> Amplitude:
     def amplitude(f: Array) -> Array:
         return np.exp(-0.5 * ((f * feature - 0.5) / 0.28) ** 2)
 
     return amplitude
 
 
-def _random_field(rng: np.random.Generator, size: int, voxel: float, amplitude) -> Array:
+def _random_field(rng: np.random.Generator, size: int, voxel: float, amplitude: Amplitude) -> Array:
     """A periodic Gaussian field with the given amplitude at each frequency (1/mm), mean 0 and variance 1."""
     frequency = fft.fftfreq(size, voxel).astype(np.float32)
     last = fft.rfftfreq(size, voxel).astype(np.float32)
@@ -205,8 +207,8 @@ def _sampled(form: Form, field: Array, voxel: float, z: Array) -> Array:
     the right."""
     wide, _, deep = field.shape
     zz, yy = np.meshgrid(z, form.grid.y, indexing="ij")
-    u, _, _ = form.latent(form.grid.x, np.float32(0), np.float32(0))
-    _, s, t = form.latent(np.float32(0), yy.ravel(), zz.ravel())
+    u, _, _ = form.latent(form.grid.x, form.grid.x, form.grid.x)
+    _, s, t = form.latent(yy.ravel(), yy.ravel(), zz.ravel())
     s, t = (np.clip((place + HALF) / voxel, 0, wide - 1.001) for place in (s, t))
     i, j = np.floor(s).astype(np.int64), np.floor(t).astype(np.int64)
     a, b = s - i, t - j
@@ -248,7 +250,9 @@ def _gland_level(form: Form, latent: Latent) -> float:
     grid = Grid(form.grid.z[::step], form.grid.y[::step], form.grid.x[::step], form.grid.voxel)
     coarse = replace(form, grid=grid, inside=form.inside[::step, ::step], nipple=form.nipple[::step, ::step])
     inner = coarse.occupied(grid.z, form.anatomy.skin) > 0.5
-    return float(np.quantile(_gland_score(coarse, latent, grid.z)[inner], 1 - min(0.95, form.anatomy.density / FULLNESS)))
+    return float(
+        np.quantile(_gland_score(coarse, latent, grid.z)[inner], 1 - min(0.95, form.anatomy.density / FULLNESS))
+    )
 
 
 SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.3  # mm, and how much of a sheet is ligament at most
@@ -264,7 +268,9 @@ def _ligaments(form: Form, latent: Latent, families: list[Array], z: Array) -> A
         distance = families[number] / np.maximum(_sampled(form, slope, latent.sheet_voxel, z), 0.02)
         strength = np.clip(0.2 + 0.7 * families[number - 1], 0, 1.5)
         total += strength * np.exp(-0.5 * (distance / (0.5 * width)) ** 2)
-    return np.minimum(total, 1.5) * (SHEET_SHARE * min(1.0, SHEET_THICKNESS / width))
+    total = np.minimum(total, 1.5)
+    total *= SHEET_SHARE * min(1.0, SHEET_THICKNESS / width)
+    return total
 
 
 class _Detail:
@@ -307,7 +313,7 @@ class _Muscle:
         across = (x - border).astype(np.float32)
         along = (y * 0.15).astype(np.float32)
         waves = rng.uniform(0.15, 0.6, 12), rng.normal(0, 0.15, 12), rng.uniform(0, 2 * np.pi, 12)
-        self.fibres = sum(np.sin(k * across + l * along + p) for k, l, p in zip(*waves, strict=True)) / np.sqrt(12)
+        self.fibres = sum(np.sin(a * across + b * along + c) for a, b, c in zip(*waves, strict=True)) / np.sqrt(12)
 
     def fill(self, tissue: Array, z: Array) -> None:
         half = self.form.anatomy.thickness / 2
