@@ -15,10 +15,11 @@ from mm3d.errors import InputError
 from mm3d.phantom.anatomy import Array, Form, draw_anatomy, form
 from mm3d.phantom.display import MAMMOGRAM_BITS, SLICE_BITS, present_mammogram, present_slices
 from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
+from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import Change, Lesion, draw_lesion, insert
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.scale import SCALES, Scale
-from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside, draw_latent
+from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 from mm3d.records import Finding, Label, Laterality, Position
 
