@@ -14,7 +14,7 @@ from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.phantom.anatomy import draw_anatomy, form
 from mm3d.phantom.audit import measure_breast, table
-from mm3d.phantom.imaging import SYSTEMS, Tomosynthesis, mammogram
+from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
 from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import KINDS, draw_lesion, insert
 from mm3d.phantom.realism import gain_in_auc, kurtosis, power_law_exponent
@@ -201,15 +201,16 @@ def test_the_visible_range_ends_where_half_is_lost(d: list[float]) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
-@pytest.mark.parametrize("height", [-18.0, 0.0, 13.0])
-def test_a_small_ball_is_sharpest_in_its_own_slice(system: str, height: float) -> None:
+@pytest.mark.parametrize("height", [-11.0, 0.0, 13.0])
+def test_a_small_ball_is_sharpest_in_its_own_slice(system: System, height: float) -> None:
     z = np.arange(-24.5, 25, 1, dtype=np.float32)
     y, x = np.arange(-40, 40, 0.8), np.arange(0, 30, 0.8)
     distance = np.sqrt((z[:, None, None] - height) ** 2 + y[None, :, None] ** 2 + (x[None, None, :] - 15) ** 2)
     ball = np.clip(2.0 - distance, 0, 1).astype(np.float32)
-    tomosynthesis = Tomosynthesis(system, z, len(y), 0.8)  # type: ignore[arg-type]
-    slices = tomosynthesis.reconstruct(tomosynthesis.project(ball))
-    assert abs(float(z[int(np.argmax(slices.max(axis=(1, 2))))]) - height) <= 1.0
+    tomosynthesis = Tomosynthesis(system, z, len(y), 0.8)
+    brightest = tomosynthesis.reconstruct(tomosynthesis.project(ball)).max(axis=(1, 2))
+    # Neighbouring slices are nearly as bright, so the middle of the brightest counts.
+    assert abs(float(z[brightest > 0.85 * brightest.max()].mean()) - height) <= 1.0
 
 
 def test_a_wider_arc_resolves_depth_better() -> None:
@@ -301,10 +302,8 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
 
 
 def test_the_audit_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(
-        ["phantom", str(tmp_path), "--audit", "--breasts", "2", "--scale", "tiny", "--malignant", "1", "--benign", "0"]
-    )
-    assert code in (0, 1)  # two breasts of 2.5 mm pixels need not pass
+    few = ["--breasts", "2", "--scale", "tiny", "--malignant", "1", "--benign", "0"]
+    assert main(["phantom", str(tmp_path), "--audit", *few]) == 1  # two breasts of 2.5 mm pixels do not pass
     said = capsys.readouterr().out
     assert "gates pass" in said
     assert "too coarse" in said
