@@ -8,6 +8,7 @@ from pathlib import Path
 import detector
 import evaluation
 import full_size
+import phantom
 import preparation
 import torch
 from rich.console import Console
@@ -42,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows()]
+    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows(), *phantom.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
         table.add_column(column)

@@ -307,4 +307,4 @@ def test_the_audit_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "gates pass" in said
     assert "too coarse" in said
-    assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "audit.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "audit.png", "montage.png"}

@@ -250,7 +250,8 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     phantom.add_argument(
         "--audit",
         action="store_true",
-        help="write no breasts, but measure them against published figures: OUT/audit.json, OUT/audit.png and a table; "
+        help="write no breasts, but measure them against published figures: a table, audit.json, audit.png, and "
+        "montage.png to look at; "
         "exit code 1 if a gate fails",
     )
     phantom.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")

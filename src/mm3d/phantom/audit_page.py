@@ -14,6 +14,7 @@ from mm3d.console import progress
 from mm3d.errors import InputError
 from mm3d.files import replacing
 from mm3d.phantom.audit import Measured, Row, measure_breast, table
+from mm3d.phantom.montage import montage
 from mm3d.phantom.trial import Trial
 from mm3d.workers import Task, Workers, worker_count
 
@@ -23,7 +24,7 @@ COLOUR = {True: "#009E73", False: "#D55E00", None: "#555555"}
 
 
 def audit(trial: Trial, output: Path, jobs: int | None) -> int:
-    """Measure a trial and write audit.json and audit.png. Returns 1 if a gate fails."""
+    """Measure a trial, show its first findings, and write it all down. Returns 1 if a gate fails."""
     console = Console()
     output.mkdir(parents=True, exist_ok=True)
     rows = table(trial, _measured(trial, worker_count(jobs), console))
@@ -32,6 +33,8 @@ def audit(trial: Trial, output: Path, jobs: int | None) -> int:
         target.write_text(json.dumps(content, indent=1))
     with replacing(output / "audit.png") as target:
         _draw(rows, trial, target)
+    with replacing(output / "montage.png") as target:
+        montage(trial).save(target, format="png", optimize=True)
     console.print(_told(rows, trial))
     for note in dict.fromkeys(row.note for row in rows if row.note):
         names = ", ".join(row.measure for row in rows if row.note == note)
@@ -39,7 +42,7 @@ def audit(trial: Trial, output: Path, jobs: int | None) -> int:
     failed = sum(row.passed is False for row in rows)
     judged = sum(row.passed is not None for row in rows)
     ending = f"{judged - failed} of {judged} gates pass"
-    console.print(f"Wrote {output}/audit.json and audit.png: {ending}.", soft_wrap=True, highlight=False)
+    console.print(f"Wrote {output}/audit.json, audit.png and montage.png: {ending}.", soft_wrap=True, highlight=False)
     return 1 if failed else 0
 
 

@@ -224,7 +224,7 @@ def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Genera
     count = int(np.clip(rng.normal(9 + 0.5 * lesion.size, 4), 5, 25))
     axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
     places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
-    diameters = np.clip(0.32 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
+    diameters = np.clip(0.40 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
     return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng)
 
 
