@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.records import Finding
@@ -37,13 +38,13 @@ def montage(trial: Trial, most: int = 6) -> Image.Image:
 
 
 def _telling(trial: Trial, most: int) -> list[int]:
-    """Breasts with one finding, each of another kind."""
+    """Breasts with one finding, each of another kind, the malignant kinds first."""
     found: dict[str, int] = {}
     for index in range(trial.breasts):
         _, lesions = draw_case(trial, index)
         if len(lesions) == 1:
             found.setdefault(lesions[0].kind.name, index)
-    return sorted(found.values())[:most]
+    return [found[kind] for kind in KINDS if kind in found][:most]
 
 
 def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView) -> Image.Image:
