@@ -51,7 +51,9 @@ SCATTER_WIDTH = 12.0  # mm
 SCATTER_CORRECTED = 0.85  # of the scatter, by the vendor
 ELECTRONIC = 160.0  # photons' worth of noise per mm of a pixel's side (standard deviation)
 DAMPING = 0.03  # of the regularised reconstruction, relative to its largest eigenvalue
-FLOOR, RAMP = 0.25, 0.5  # the ramp filter is FLOOR at k = 0, so that slices keep large structures, and 1 at RAMP (1/mm)
+# The ramp filter is FLOOR at k = 0 for a NARROW arc (degrees), less for a wide one, so that slices keep large
+# structures, and 1 at k = RAMP (1/mm).
+FLOOR, NARROW, RAMP = 0.25, 15.0, 0.5
 SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
 SMOOTH = 0.12  # mm, the blur of slices along x that matches it
 COLUMNS = 256  # handled at once
@@ -124,7 +126,7 @@ class Tomosynthesis:
             count, size = A.shape[1], A.shape[2]
             damping = DAMPING * count * size * self.height**2
             return (back @ np.linalg.inv(A @ back + damping * np.eye(count))).astype(np.complex64)
-        ramp = np.hypot(FLOOR, k / RAMP)
+        ramp = np.hypot(FLOOR * np.sqrt(NARROW / self.system.arc_degrees), k / RAMP)
         window = np.exp(-((k / SOFT) ** 2))
         filtered = back * (ramp * window)[:, None, None]
         return (filtered / (A.shape[1] * A.shape[2] * self.height**2)).astype(np.complex64)
