@@ -26,6 +26,7 @@ VISIBLE = {
     "irregular mass": (4.0, 10.0, "5-10"),
     "calcification cluster": (1.0, 4.0, "about 2"),
 }
+MANY = 60  # boxes, for quantiles that mean something
 WOMEN = 4000  # drawn for the distributions of density and thickness: no image is made of them
 OFF = 10.0  # mm: how far from its slice a finding is looked for again
 
@@ -162,10 +163,11 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
         if chosen:
             rows.append(Row(f"d' left {OFF:g} mm off, {name}", _mean(x.off for x in chosen), ""))
     sides = [x.side for x in lesions if KINDS[x.kind].malignant]
+    few = "" if len(sides) >= MANY else f"not judged: {len(sides)} boxes are too few"
     for q, real in zip(QUANTILES, BOX_SIDES, strict=True):
         if sides:
-            limits = (0.75 * real, 1.25 * real)
-            rows.append(Row(f"cancer box side, {q}%, mm", float(np.percentile(sides, q)), f"{real}", *limits))
+            limits = (None, None) if few else (0.75 * real, 1.25 * real)
+            rows.append(Row(f"cancer box side, {q}%, mm", float(np.percentile(sides, q)), f"{real}", *limits, few))
     return rows + _women(trial)
 
 

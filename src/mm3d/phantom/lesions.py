@@ -110,16 +110,23 @@ class _Local:
         c, s = np.cos(self.tilt), np.sin(self.tilt)
         return np.stack([-dx, dy * c - dz * s, dy * s + dz * c], axis=-1).astype(np.float32)
 
-    def in_view(self, points: Points) -> Points:
-        """Points (n, 3) along u, s, t from the middle, as x, y, z of the view."""
+    def in_view(self, points: Points, press: float = 1.0) -> Points:
+        """Points (n, 3) along u, s, t from the middle, as x, y, z of the view; `press`: what is left of heights."""
         u, s, t = points.T
         c, sin = np.cos(self.tilt), np.sin(self.tilt)
-        return np.stack([-u, s * c + t * sin, t * c - s * sin], axis=1) + np.array(self.place)
+        return np.stack([-u, s * c + t * sin, press * (t * c - s * sin)], axis=1) + np.array(self.place)
 
     def tubes(self, strands: list[Strand], rng: np.random.Generator) -> Array:
         return splat(self.grid, [Strand(self.in_view(strand.path), strand.radius) for strand in strands], rng)
 
-    def specks(self, places: Points, diameters: NDArray[np.float64], stretch: float, rng: np.random.Generator) -> Array:
+    def specks(
+        self,
+        places: Points,
+        diameters: NDArray[np.float64],
+        stretch: float,
+        rng: np.random.Generator,
+        press: float = 1.0,
+    ) -> Array:
         """(z, y, x) calcium in each voxel, as a share: every speck is a handful of points in a crooked rod."""
         points = 12
         axes = _directions(rng, len(places))
@@ -129,7 +136,7 @@ class _Local:
         volume = np.pi / 6 * diameters**3
         total = np.zeros(self.grid.shape, np.float32)
         shares = np.repeat(volume / points / np.prod(self.grid.voxel), points)
-        deposit(self.grid, total, self.in_view(cloud.reshape(-1, 3)), shares)
+        deposit(self.grid, total, self.in_view(cloud.reshape(-1, 3), press), shares)
         return total
 
 
@@ -219,13 +226,16 @@ def _distortion(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gen
     return _filled(drawn, 0.9 * local.tubes(spicules, rng), max(lesion.attenuation, LIGAMENT))
 
 
+PRESSED = 0.4  # a cluster is no body: its specks come together in height as the breast is compressed
+
+
 def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Generator) -> Array:
     """4 to 25 specks of 0.15 to 0.8 mm, of many forms, in a part of a duct's tree."""
     count = int(np.clip(rng.normal(9 + 0.5 * lesion.size, 4), 5, 25))
     axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
     places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
     diameters = np.clip(0.40 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
-    return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng)
+    return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng, PRESSED)
 
 
 def _smooth(ratio: tuple[float, float], lobes: float) -> "Shape":

@@ -21,7 +21,7 @@ CALCIUM = 0.72
 
 EDGE = 0.35  # of the gland's score: how soft the border between gland and fat is
 FULLNESS = 0.78  # of gland with gland: there is fat in it, too
-DETAIL = 0.45  # of the strength with which the lobes' power law would go on below the latent voxels
+DETAIL = 0.36  # of the strength with which the lobes' power law would go on below the latent voxels
 SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.3  # mm of a ligament, and how much of it is ligament at most
 SUBSAMPLE = 60_000  # voxels that the gland's threshold is found from
 SLAB = 300_000  # voxels of a view that are made at once: what fits into the processor's cache is several times faster
