@@ -8,6 +8,7 @@ from pathlib import Path
 import detector
 import evaluation
 import full_size
+import phantom
 import preparation
 import torch
 import training
@@ -43,7 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    rows = [*detector.rows(), *full_size.rows(), *preparation.rows(), *evaluation.rows(), *training.rows()]
+    parts = (detector, full_size, preparation, evaluation, phantom, training)
+    rows = [row for part in parts for row in part.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
         table.add_column(column)

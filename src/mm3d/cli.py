@@ -69,6 +69,10 @@ def _phantom(arguments: argparse.Namespace) -> int:
     from mm3d.phantom.trial import Trial, render_breast
 
     trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
+    if arguments.audit:
+        from mm3d.phantom.audit_page import audit
+
+        return audit(trial, arguments.output, arguments.jobs)
     return run(render_breast, trial, arguments.output, settings, arguments.jobs)
 
 
@@ -268,6 +272,13 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="DICOM files with tables (default), or at once what 'mm3d prepare' makes of those, with its options:",
     )
     _add_preparation(written, by_scale=True)
+    phantom.add_argument(
+        "--audit",
+        action="store_true",
+        help="write no breasts, but measure them against published figures: a table, audit.json, audit.png, and "
+        "montage.png to look at; "
+        "exit code 1 if a gate fails",
+    )
     phantom.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
     phantom.set_defaults(run=_phantom)
 

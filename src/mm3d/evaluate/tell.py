@@ -97,15 +97,14 @@ def _differences(rows: list[Result]) -> Table:
 def _subgroups(systems: list[Result], column: str, settings: EvaluateSettings) -> Table:
     """By the 3D rule, where there is one; metrics.json has both, with intervals."""
     rule = "3D" if all("3D" in system["recall"] for system in systems) else "2D"
-    table = Table(title=f"By {column}, {rule}", caption="± standard error; metrics.json has intervals")
-    table.add_column(column)
-    if len(systems) > 1:
-        table.add_column("system")
-    table.add_column("findings", justify="right")
-    for rate in settings.rates:
-        table.add_column(f"R@{rate:g}", justify="right", no_wrap=True)
     rows = [(row, system["name"]) for system in systems for row in system["subgroups"][column]]
-    table.add_column(f"AUC of {rows[0][0]['auc']['of']}", justify="right", no_wrap=True)
+    title = f"By {column}: findings in {rule}, AUC of {rows[0][0]['auc']['of']}"
+    table = Table(title=title, caption="± standard error; metrics.json has intervals")
+    table.add_column(column, overflow="fold")
+    if len(systems) > 1:
+        table.add_column("system", overflow="fold")
+    for name in ("findings", *(f"R@{rate:g}" for rate in settings.rates), "AUC"):
+        table.add_column(name, justify="right", no_wrap=True)
     order = {row["value"]: number for number, (row, _) in reversed(list(enumerate(rows)))}
     for row, name in sorted(rows, key=lambda pair: order[pair[0]["value"]]):
         found = row["recall"][rule]

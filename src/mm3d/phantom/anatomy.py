@@ -1,7 +1,8 @@
-"""The outside of a breast: how large, how thick, how dense, which outline; and its form between the plates of a view."""
+"""The outside of a breast: size, thickness, density and outline, and its form between the plates of a view."""
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from mm3d.phantom.scale import FIELD, Scale
 from mm3d.records import Position
 
 Array = NDArray[np.float32]
+Mm = TypeVar("Mm", float, NDArray[np.floating])  # a place, or many: as floats of Python, which leave float32 as it is
 
 # Volumetric density: mean 19%, 80% of women below 27%, 95% below 45% (a log-normal through the last two has that mean).
 DENSITY_MEDIAN, DENSITY_SPREAD = 0.158, 0.636
@@ -119,13 +121,13 @@ class Form:
         across = np.clip(across / self.scale.pixel + 0.5, 0, 1)
         return np.clip((half - np.abs(z[:, None, None])) / self.scale.slice + 0.5, 0, 1) * across
 
-    def latent(self, x: Array, y: Array, z: Array) -> tuple[Array, Array, Array]:
+    def latent(self, x: Mm, y: Mm, z: Mm) -> tuple[Mm, Mm, Mm]:
         """Places (mm, this view) in the breast before compression: u from the nipple, s across, t upwards."""
         a, b = y / STRETCH[1], z / STRETCH[2]
         u = (self.anatomy.depth - x) / STRETCH[0]
         return u, a * math.cos(self.tilt) - b * math.sin(self.tilt), a * math.sin(self.tilt) + b * math.cos(self.tilt)
 
-    def compressed(self, u: float, s: float, t: float) -> tuple[float, float, float]:
+    def compressed(self, u: Mm, s: Mm, t: Mm) -> tuple[Mm, Mm, Mm]:
         """The other way round: x, y, z of this view."""
         a, b = s * math.cos(self.tilt) + t * math.sin(self.tilt), t * math.cos(self.tilt) - s * math.sin(self.tilt)
         return self.anatomy.depth - u * STRETCH[0], a * STRETCH[1], b * STRETCH[2]
@@ -140,7 +142,7 @@ def form(anatomy: Anatomy, position: Position, scale: Scale) -> Form:
     """The breast between the plates."""
     pixel = scale.pixel
     rows, columns = scale.shape
-    y = (np.arange(rows) + 0.5) * pixel - FIELD[0] / 2
+    y = (np.arange(rows, dtype=np.float64) + 0.5) * pixel - FIELD[0] / 2
     if position == "MLO":  # the nipple hangs lower, and the armpit is in the picture
         y = y - 0.1 * anatomy.length
     edge = _outline(anatomy, position, y)
@@ -153,10 +155,20 @@ def form(anatomy: Anatomy, position: Position, scale: Scale) -> Form:
     top, bottom = int(used[0]), int(used[-1]) + 1
     slices = max(2, round(anatomy.thickness / scale.slice))
     z = (np.arange(slices) + 0.5 - slices / 2) * scale.slice
-    axes = [axis.astype(np.float32) for axis in (z, y[top:bottom], x[:wide])]
-    grid = Grid(*axes, (scale.slice, pixel, pixel))
-    inside, nipple = (part[top:bottom, :wide].astype(np.float32) for part in (inside, nipple))
-    return Form(anatomy, position, scale, grid, top, inside, nipple)
+    box = (slice(top, bottom), slice(wide))
+    return Form(
+        anatomy=anatomy,
+        position=position,
+        scale=scale,
+        grid=Grid(_single(z), _single(y[box[0]]), _single(x[box[1]]), (scale.slice, pixel, pixel)),
+        top=top,
+        inside=_single(inside[box]),
+        nipple=_single(nipple[box]),
+    )
+
+
+def _single(array: NDArray[np.floating]) -> Array:
+    return array.astype(np.float32)
 
 
 def _outline(anatomy: Anatomy, position: Position, y: NDArray[np.float64]) -> NDArray[np.float64]:

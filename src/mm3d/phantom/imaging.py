@@ -41,15 +41,19 @@ SYSTEMS = {
     "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised"),
 }
 
-DETECTED = 7.5e5  # photons per mm² behind the breast in a mammogram: automatic exposure sees to it
+DETECTED = (
+    4e5  # photons per mm² that count in a mammogram: 7.5e5 behind the breast, by automatic exposure, half of them lost
+)
 TOMO_DOSE = 1.2  # of a mammogram's, shared by all projections
 TOMO_BLUR = 0.2  # mm, of a projection before its noise: the tube moves, and pixels are read out in pairs
 SCATTER = {"grid": 0.12, "open": 0.45}  # scattered over primary photons; tomosynthesis has no grid
 SCATTER_WIDTH = 12.0  # mm
 SCATTER_CORRECTED = 0.85  # of the scatter, by the vendor
-ELECTRONIC = 1500.0  # photons' worth of noise per mm of a pixel's side (standard deviation)
+ELECTRONIC = 160.0  # photons' worth of noise per mm of a pixel's side (standard deviation)
 DAMPING = 0.03  # of the regularised reconstruction, relative to its largest eigenvalue
-FLOOR, RAMP = 0.25, 0.5  # the ramp filter is FLOOR at k = 0, so that slices keep large structures, and 1 at RAMP (1/mm)
+# The ramp filter is FLOOR at k = 0 for a NARROW arc (degrees), less for a wide one, so that slices keep large
+# structures, and 1 at k = RAMP (1/mm).
+FLOOR, NARROW, RAMP = 0.25, 15.0, 0.5
 SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
 SMOOTH = 0.12  # mm, the blur of slices along x that matches it
 COLUMNS = 256  # handled at once
@@ -72,7 +76,7 @@ def _detect(path: Array, pixel: float, detected: float, beam: str, rng: np.rando
     primary = photons * np.exp(-path)
     scatter = SCATTER[beam] * _blurred(np.where(breast, primary, 0), SCATTER_WIDTH / pixel)
     noise = rng.standard_normal(path.shape, dtype=np.float32)
-    counts = primary + scatter + np.sqrt(primary + scatter + (ELECTRONIC * pixel**2) ** 2) * noise
+    counts = primary + scatter + np.sqrt(primary + scatter + (ELECTRONIC * pixel) ** 2) * noise
     clean = np.maximum(counts - SCATTER_CORRECTED * scatter, 0.05 * primary)
     return -np.log(clean / photons).astype(np.float32)
 
@@ -122,7 +126,7 @@ class Tomosynthesis:
             count, size = A.shape[1], A.shape[2]
             damping = DAMPING * count * size * self.height**2
             return (back @ np.linalg.inv(A @ back + damping * np.eye(count))).astype(np.complex64)
-        ramp = np.hypot(FLOOR, k / RAMP)
+        ramp = np.hypot(FLOOR * np.sqrt(NARROW / self.system.arc_degrees), k / RAMP)
         window = np.exp(-((k / SOFT) ** 2))
         filtered = back * (ramp * window)[:, None, None]
         return (filtered / (A.shape[1] * A.shape[2] * self.height**2)).astype(np.complex64)

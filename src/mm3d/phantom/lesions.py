@@ -40,7 +40,7 @@ KINDS = {
         Kind("spiculated mass", True, 0.40, 27.0, 0.42, 12, 55),
         Kind("irregular mass", True, 0.22, 21.0, 0.50, 8, 50),
         Kind("architectural distortion", True, 0.13, 32.0, 0.35, 18, 55),
-        Kind("calcification cluster", True, 0.25, 13.0, 0.50, 5, 40),
+        Kind("calcification cluster", True, 0.25, 17.0, 0.40, 10, 40),
         Kind("round mass", False, 0.20, 11.0, 0.40, 5, 30),
         Kind("oval mass", False, 0.25, 13.0, 0.40, 5, 35),
         Kind("cyst", False, 0.20, 12.0, 0.45, 5, 35),
@@ -84,7 +84,7 @@ def draw_lesion(rng: np.random.Generator, malignant: bool, attenuation: tuple[fl
 
 def insert(volume: Array, form: Form, lesion: Lesion, place: tuple[float, float, float]) -> Change:
     """Lays a lesion into a volume (z, y, x) at a place (x, y, z mm). Nothing outside the returned part changes."""
-    where, grid = form.grid.around(place, 0.62 * lesion.size + 2)
+    where, grid = form.grid.around(place, 0.68 * lesion.size + 2)
     before = volume[where].copy()
     rng = np.random.default_rng(lesion.seed)
     after = SHAPES[lesion.kind.name](before, _Local(grid, place, form.tilt), lesion, rng)
@@ -110,16 +110,23 @@ class _Local:
         c, s = np.cos(self.tilt), np.sin(self.tilt)
         return np.stack([-dx, dy * c - dz * s, dy * s + dz * c], axis=-1).astype(np.float32)
 
-    def in_view(self, points: Points) -> Points:
-        """Points (n, 3) along u, s, t from the middle, as x, y, z of the view."""
+    def in_view(self, points: Points, press: float = 1.0) -> Points:
+        """Points (n, 3) along u, s, t from the middle, as x, y, z of the view; `press`: what is left of heights."""
         u, s, t = points.T
         c, sin = np.cos(self.tilt), np.sin(self.tilt)
-        return np.stack([-u, s * c + t * sin, t * c - s * sin], axis=1) + np.array(self.place)
+        return np.stack([-u, s * c + t * sin, press * (t * c - s * sin)], axis=1) + np.array(self.place)
 
     def tubes(self, strands: list[Strand], rng: np.random.Generator) -> Array:
         return splat(self.grid, [Strand(self.in_view(strand.path), strand.radius) for strand in strands], rng)
 
-    def specks(self, places: Points, diameters: NDArray[np.float64], stretch: float, rng: np.random.Generator) -> Array:
+    def specks(
+        self,
+        places: Points,
+        diameters: NDArray[np.float64],
+        stretch: float,
+        rng: np.random.Generator,
+        press: float = 1.0,
+    ) -> Array:
         """(z, y, x) calcium in each voxel, as a share: every speck is a handful of points in a crooked rod."""
         points = 12
         axes = _directions(rng, len(places))
@@ -129,13 +136,19 @@ class _Local:
         volume = np.pi / 6 * diameters**3
         total = np.zeros(self.grid.shape, np.float32)
         shares = np.repeat(volume / points / np.prod(self.grid.voxel), points)
-        deposit(self.grid, total, self.in_view(cloud.reshape(-1, 3)), shares)
+        deposit(self.grid, total, self.in_view(cloud.reshape(-1, 3), press), shares)
         return total
 
 
 def _directions(rng: np.random.Generator, count: int) -> Points:
     vectors = rng.standard_normal((count, 3))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _turn(rng: np.random.Generator) -> Points:
+    """(3, 3) some orientation."""
+    turn: Points = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    return turn
 
 
 def _core(
@@ -149,9 +162,7 @@ def _core(
 ) -> Array:
     """(z, y, x) share of a star-shaped body: `ratio` of its axes, large `lobes` and small `angles` in its surface, and
     a `margin` (mm) over which it fades."""
-    d = local.offsets()
-    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0].astype(np.float32)
-    d = (d @ turn) / np.array([1, np.sqrt(ratio), ratio], np.float32)
+    d = (local.offsets() @ _turn(rng).astype(np.float32)) / np.array([1, np.sqrt(ratio), ratio], np.float32)
     distance = np.sqrt((d**2).sum(axis=-1)) + 1e-3
     radius = np.full(distance.shape, diameter / 2, np.float32)
     for amplitude, low, high in ((lobes, 1.5, 3.5), (angles, 5, 10)):
@@ -170,7 +181,7 @@ def _spicules(
     """Strands from `start` mm off the middle out to about `reach`, tapering."""
     strands = []
     for direction in _directions(rng, count):
-        length = max(1.5, reach * rng.uniform(0.65, 1.05) - start)
+        length = max(1.5, reach * rng.uniform(0.8, 1.15) - start)
         strands.append(
             wander(rng, direction * start, direction, length, first * rng.uniform(0.7, 1.3), last, bend=0.04)
         )
@@ -215,14 +226,16 @@ def _distortion(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gen
     return _filled(drawn, 0.9 * local.tubes(spicules, rng), max(lesion.attenuation, LIGAMENT))
 
 
+PRESSED = 0.4  # a cluster is no body: its specks come together in height as the breast is compressed
+
+
 def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Generator) -> Array:
     """4 to 25 specks of 0.15 to 0.8 mm, of many forms, in a part of a duct's tree."""
-    count = int(np.clip(rng.normal(8 + 0.5 * lesion.size, 4), 4, 25))
-    axes = np.sort(rng.uniform(0.45, 1, 3))[::-1]
-    places = _directions(rng, count) * rng.random((count, 1)) ** (1 / 2.2) * axes * 0.47 * lesion.size
-    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    diameters = np.clip(0.42 * np.exp(0.4 * rng.standard_normal(count)), 0.15, 0.8)
-    return before + CALCIUM * local.specks(places @ turn, diameters, 1.5, rng)
+    count = int(np.clip(rng.normal(9 + 0.5 * lesion.size, 4), 5, 25))
+    axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
+    places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
+    diameters = np.clip(0.40 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
+    return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng, PRESSED)
 
 
 def _smooth(ratio: tuple[float, float], lobes: float) -> "Shape":
@@ -237,8 +250,8 @@ def _lymph_node(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gen
     """A bean: oval, with fat in its notch."""
     seed = int(rng.integers(2**31))
     body = _core(local, 0.95 * lesion.size, np.random.default_rng(seed), 0.65, lobes=0.04, margin=0.5)
-    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((3, 3)))[0]  # the body's own: its short axis
-    hilum = local.offsets() - (0.22 * lesion.size * turn[:, 2]).astype(np.float32)
+    short_axis = _turn(np.random.default_rng(seed))[:, 2]  # the body's own
+    hilum = local.offsets() - (0.22 * lesion.size * short_axis).astype(np.float32)
     inside = np.clip((0.2 * lesion.size - np.linalg.norm(hilum, axis=-1)) / local.grid.voxel[1] + 0.5, 0, 1)
     return _filled(_filled(before, body, lesion.attenuation), body * inside, FAT)
 

@@ -6,7 +6,7 @@ from scipy import ndimage, special
 
 from mm3d.phantom.truth import Spectrum
 
-Image = NDArray[np.floating]
+Image = NDArray[np.floating] | NDArray[np.integer]
 
 BAND = (0.15, 0.7)  # 1/mm, where the power law is fitted, below 0.8 of the pixels' own limit
 DEEP = 10.0  # mm below the skin: where kurtosis is measured

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-FIELD = (270.0, 208.0)  # mm, rows and columns of the detector: 2457 x 1890 pixels of 0.11 mm
+FIELD = (270.27, 207.9)  # mm, rows and columns of the detector: 2457 x 1890 pixels of 0.11 mm
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ class Scale:
 SCALES = {
     "tiny": Scale(pixel=2.5, slice=4.0, latent=2.5),  # for tests
     "mini": Scale(pixel=0.8, slice=1.0, latent=1.0),  # for training on two cores
-    "full": Scale(pixel=0.11, slice=1.0, latent=1.0),  # as a scanner writes it; 2455 x 1891
+    "full": Scale(pixel=0.11, slice=1.0, latent=1.0),  # as a scanner writes it
 }

@@ -1,4 +1,4 @@
-"""Thin things that wander: ducts, vessels, spicules. Laid into a volume so that their mass is right at any voxel size."""
+"""Thin things that wander: ducts, vessels, spicules. Their mass in a volume is right at any voxel size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def splat(grid: Grid, strands: Sequence[Strand], rng: np.random.Generator) -> Ar
 
 
 def deposit(grid: Grid, total: Array, places: NDArray[np.float64], shares: NDArray[np.float64]) -> None:
-    """Adds to a volume (z, y, x) what lies at places (n, 3), x, y, z mm; each amount goes to the eight voxels around."""
+    """Adds to a volume (z, y, x) what lies at places (n, 3), x, y, z mm: to the eight voxels around each."""
     firsts = (grid.z[0], grid.y[0], grid.x[0])
     index = [(places[:, 2 - i] - firsts[i]) / grid.voxel[i] for i in range(3)]
     low = [np.floor(value).astype(np.int64) for value in index]

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mm3d.config import check
 from mm3d.errors import InputError
 from mm3d.phantom.anatomy import Array, Form, draw_anatomy, form
 from mm3d.phantom.display import MAMMOGRAM_BITS, SLICE_BITS, present_mammogram, present_slices
 from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
+from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import Change, Lesion, draw_lesion, insert
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.scale import SCALES, Scale
-from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside, draw_latent
+from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 from mm3d.records import Finding, Label, Laterality, Position
 
@@ -88,7 +90,7 @@ def render_breast(trial: Trial, index: int) -> RenderedBreast:
     system = system_of(trial, patient)
     label, _ = draw_case(trial, index)
     views = make_views(trial, index)
-    images = []
+    images: list[RenderedView] = []
     for position, view in zip(POSITIONS, views, strict=True):
         rng = generator(trial, index, NOISE, POSITIONS.index(position))
         images += _images(view, system, laterality, rng)
@@ -172,7 +174,7 @@ def _place(
         x = rng.uniform(0.08, 0.9) * anatomy.depth
         y = rng.uniform(-0.45, 0.45) * anatomy.length
         z = rng.uniform(-0.45, 0.45) * anatomy.thickness
-        u, s, t = (float(value) for value in cc.latent(*map(np.float32, (x, y, z))))
+        u, s, t = cc.latent(x, y, z)
         places = [view.compressed(u, s, t) for view in forms]
         room = [_room(view, place) for view, place in zip(forms, places, strict=True)]
         if min(room) < ease * (0.35 * lesion.size + 2) or any(
@@ -228,7 +230,7 @@ def _images(
         flat_findings.append(Finding(where, kind.malignant, kind=kind.name))
         deep_findings.append(Finding(where, kind.malignant, best, first, last, kind.name))
 
-    def image(pixels: np.ndarray, deep: bool) -> RenderedView:
+    def image(pixels: NDArray[np.uint16], deep: bool) -> RenderedView:
         return RenderedView(
             laterality=laterality,
             position=view.form.position,
@@ -246,7 +248,7 @@ def _images(
     )
 
 
-def _on_detector(pixels: np.ndarray, view: Form, laterality: Laterality) -> np.ndarray:
+def _on_detector(pixels: NDArray[np.uint16], view: Form, laterality: Laterality) -> NDArray[np.uint16]:
     """The breast's part in the whole field, chest wall left for a left breast."""
     rows, columns = view.scale.shape
     whole = np.zeros((len(pixels), rows, columns), np.uint16)

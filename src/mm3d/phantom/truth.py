@@ -15,6 +15,7 @@ from mm3d.phantom.lesions import Change
 
 VISIBLE = 0.5  # of the largest d'
 FAINT = 0.03  # of the strongest signal: what is fainter is not in the box
+FINEST = 2.5  # 1/mm: beyond it a reconstruction has neither signal nor noise
 PATCH = 25.6  # mm, the side of the squares that a spectrum is measured on
 
 
@@ -41,7 +42,7 @@ def detectability(signal: Array, spectrum: "Spectrum") -> NDArray[np.float64]:
     pad = [fft.next_fast_len(n + 8, real=True) for n in signal.shape[1:]]
     power = np.abs(fft.fft2(signal, pad)) ** 2
     frequency = np.hypot(fft.fftfreq(pad[0], spectrum.pixel)[:, None], fft.fftfreq(pad[1], spectrum.pixel))
-    whitened = power / spectrum.at(frequency)
+    whitened = power / spectrum.at(frequency) * (frequency < FINEST)
     return np.sqrt(whitened.sum(axis=(1, 2)) / np.prod(pad))
 
 
