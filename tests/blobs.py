@@ -23,6 +23,7 @@ def write_blobs(
     annotated: int = 10**6,
     split: str = "",
     slices: int = SLICES,
+    notes: tuple[str, ...] = (),
 ) -> Path:
     """Both modalities. Every `malignant`-th breast is malignant (0: none); the first `annotated` of them have boxes."""
     random = np.random.default_rng(seed)
@@ -40,7 +41,7 @@ def write_blobs(
                 views.append(view)
                 keys[view.name] = key
         made.append(Breast(f"P{seed}-{number:03d}", "E", "L", label, tuple(views), split))
-    write_cohort(folder, Cohort(folder.name, tuple(made)), keys, [])
+    write_cohort(folder, Cohort(folder.name, tuple(made), notes=notes), keys, [])
     return folder
 
 

@@ -37,6 +37,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         plain = settings(
             folder, optimiser={"learning_rate": 1e-6}, loop={"steps": 6, "save_every": 6}, validate={"every": 6}
         )
+        if sampling == "balanced":
+            plain |= {"start": "dense", "dense": {"steps": 3, "batch": 2, "learning_rate": 1e-6}}
         plain["data"]["sampling"] = sampling
         plain["data"]["train"][0]["input"] = inputs
         plain["data"]["validation"] = plain["data"]["train"]
@@ -51,8 +53,11 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
             timeout=240,
         )
         assert done.returncode == 0, done.stderr
-        one, two = (read_log(tmp_path / f"{name}-{sampling}") for name in ("one", "two"))
-        assert len(one) == len(two) == 7
+        one, two = (
+            [*read_log(tmp_path / f"{name}-{sampling}" / "dense"), *read_log(tmp_path / f"{name}-{sampling}")]
+            for name in ("one", "two")
+        )
+        assert len(one) == len(two) == (11 if sampling == "balanced" else 7)
         for a, b in zip(one, two, strict=True):
             for part in ("loss", "validation"):
                 for name, value in a.get(part, {}).items():

@@ -190,6 +190,23 @@ def test_bfloat16_trains(tmp_path: Path, blobs: Path) -> None:
     assert half == pytest.approx(full, rel=0.02)
 
 
+def test_tensorboard_on_request(tmp_path: Path, blobs: Path) -> None:
+    run_here(settings(blobs, loop={"steps": 1, "tensorboard": True}), tmp_path / "run")
+    (events,) = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"loss/total" in events.read_bytes()
+
+
+def test_weights_say_what_they_were_trained_on(tmp_path: Path) -> None:
+    """Weights of synthetic breasts must never pass for others."""
+    folder = write_blobs(tmp_path / "blobs", breasts=4, notes=("These breasts are synthetic.",))
+    run_here(settings(folder, loop={"steps": 1}), tmp_path / "run")
+    header = weights.read_header(tmp_path / "run" / "last.safetensors")
+    assert header.intended_use == f"{weights.RESEARCH_ONLY} These breasts are synthetic."
+    assert header.provenance["breasts"] == 4
+    assert header.provenance["configuration"]["loop"]["seed"] == 0
+    assert header.provenance["configuration"]["data"]["seed"] == 0
+
+
 def test_early_stopping_and_the_best_weights(tmp_path: Path, blobs: Path) -> None:
     """With a learning rate of zero nothing improves: the first validation stays the best, and patience ends the run."""
     plain = settings(

@@ -150,20 +150,30 @@ def check_output(folder: Path, name: str) -> None:
         raise InputError(f"{folder} holds the prepared views of {there}; give another folder for {name} with -o.")
 
 
+def read_notes(folder: Path) -> list[str]:
+    """What a user must know of a prepared folder's labels or images."""
+    return _content(folder).get("notes", [])
+
+
 def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
     """The breasts of a prepared folder with their prepared views."""
+    path = folder / "cohort.json"
+    breasts = []
+    for data in _content(folder)["breasts"]:
+        keys = [view.pop("key") for view in data["views"]]
+        breast = from_dict(Breast, data, str(path))
+        breasts.append((breast, [_prepared(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))
+    return breasts
+
+
+def _content(folder: Path) -> dict[str, Any]:
     path = folder / "cohort.json"
     if not path.is_file():
         raise InputError(f"{folder} is not a prepared folder: it has no cohort.json; make one with 'mm3d prepare'.")
     content = json.loads(path.read_text())
     if content.get("version") != VERSION:
         raise InputError(f"{path} is of another version of mm3d; prepare the dataset again.")
-    breasts = []
-    for data in content["breasts"]:
-        keys = [view.pop("key") for view in data["views"]]
-        breast = from_dict(Breast, data, str(path))
-        breasts.append((breast, [_prepared(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))
-    return breasts
+    return content
 
 
 def _prepared(folder: Path, key: str, view: View) -> PreparedView:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from lightning_fabric import Fabric
+from rich.console import Console
 
 from mm3d.batches import PreparedBreast, prepared_breasts, training_histogram
 from mm3d.errors import InputError
@@ -15,12 +16,15 @@ from mm3d.train.data import TrainingBreast, choose
 from mm3d.train.validate import ValidationCohort
 
 
-def read_training(config: TrainConfig, folder: Path, fabric: Fabric) -> list[TrainingBreast]:
+def read_training(config: TrainConfig, folder: Path, fabric: Fabric, console: Console) -> list[TrainingBreast]:
     """The breasts that the regime leaves, over all training cohorts."""
     pool = []
     for cohort in config.data.train:
         histogram = histogram_of(cohort, config)
         pool += [TrainingBreast(breast, cohort.input, histogram) for breast in _breasts(cohort, config, folder, fabric)]
+    unknown = sum(breast.prepared.breast.label is None for breast in pool)
+    if unknown and fabric.is_global_zero:
+        console.print(f"{unknown} of {len(pool)} breasts have no label and are left out.", highlight=False)
     return choose(pool, config.data)
 
 

@@ -26,6 +26,7 @@ from mm3d.errors import InputError
 from mm3d.files import clear_half_made, replacing
 from mm3d.model import weights
 from mm3d.model.detector import Detector
+from mm3d.prepare.prepared import read_notes
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
 from mm3d.train.cohorts import read_training, read_validation, suspicion_of
@@ -37,6 +38,7 @@ from mm3d.train.loop import Stage, fit
 from mm3d.train.validate import Validation, ValidationCohort, validate_dense, validate_detector
 
 CONFIG = "config.json"
+STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
 # What may differ when a run is resumed, because it does not change what is learned.
 FREE = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
 # Settings of a model that change its meaning without changing the shape of any weight.
@@ -71,11 +73,13 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     check_folder(config, folder, resume)
     fabric = make_fabric(config)
     fabric.launch()
+    if fabric.is_global_zero and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and STORE not in os.environ:
+        console.print(f"note: set {STORE}=1 for torchrun; without it, restarts of lost ranks fail now and then.")
     if fabric.is_global_zero:
         with replacing(folder / CONFIG) as partial:
             partial.write_text(json.dumps(to_dict(config), indent=1), encoding="utf-8")
         clear_half_made(folder)
-    breasts = read_training(config, folder, fabric)
+    breasts = read_training(config, folder, fabric, console)
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
     detector = Detector(config.model)
@@ -185,6 +189,7 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         "breasts": len(breasts),
         "malignant": len(malignant),
         "malignant_with_boxes": boxed,
+        "notes": sorted({note for cohort in config.data.train for note in read_notes(cohort.folder)}),
         "configuration": to_dict(config),
     }
     if histogram is not None:
@@ -258,4 +263,5 @@ def main_stage(
 def save_weights(detector: Detector, path: Path, position: Position, told: dict[str, Any]) -> None:
     """A weights file that says how it came about."""
     reached = {"step": position.step, "validation": position.figures if path.name.startswith("best") else {}}
-    weights.save(detector, path, told | reached, weights.RESEARCH_ONLY)
+    use = " ".join([weights.RESEARCH_ONLY, *told["notes"]])  # that breasts were synthetic must be read everywhere
+    weights.save(detector, path, told | reached, use)
