@@ -5,16 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from mm3d.errors import InputError
 from mm3d.files import replacing
@@ -114,7 +108,8 @@ def draw_curves(folder: Path) -> None:
 
 
 class Bar:
-    """A live bar: stage, epoch, loss terms, share of waiting for data, time left. Use it with `with`."""
+    """Live, on two lines: stage, steps and time left; epoch, loss terms and the share of waiting for data. Use it with
+    `with`."""
 
     def __init__(self, console: Console, stage: str, steps: int, done: int, shown: bool) -> None:
         columns = (
@@ -122,19 +117,23 @@ class Bar:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
         )
-        self.progress = Progress(*columns, console=console, disable=not shown)
-        self.task: TaskID = self.progress.add_task(stage, total=steps, completed=done, state="")
+        self.progress = Progress(*columns, console=console)
+        self.task = self.progress.add_task(stage, total=steps, completed=done)
+        self.text = Text(overflow="ellipsis", no_wrap=True)
+        self.live = Live(Group(self.progress, self.text), console=console) if shown else None
 
     def __enter__(self) -> "Bar":
-        self.progress.start()
+        if self.live is not None:
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.live is not None:
+            self.live.stop()
 
     def update(self, step: int, epoch: int, loss: dict[str, float], wait: float) -> None:
-        terms = " ".join(f"{name} {value:.2f}" for name, value in loss.items())
-        self.progress.update(self.task, completed=step, state=f"epoch {epoch} · {terms} · data wait {wait:.0%}")
+        terms = " ".join(f"{name} {value:.3g}" for name, value in loss.items())
+        self.text.plain = f"epoch {epoch}, data wait {wait:.0%}, {terms}"
+        self.progress.update(self.task, completed=step)

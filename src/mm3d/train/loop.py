@@ -25,6 +25,8 @@ from mm3d.train.learners import TOTAL
 from mm3d.train.log import Bar, Log, draw_curves
 from mm3d.train.optimiser import Average, Swapped, make_optimiser, rate_at, set_rate
 
+NORM, WAIT = "gradient_norm", "wait"  # names in the log, beside the loss terms
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -61,9 +63,30 @@ class Averages:
         return means
 
 
+@dataclass(frozen=True)
+class Running:
+    """A stage under way: all that its steps need."""
+
+    stage: Stage
+    folder: Path
+    fabric: Fabric
+    model: Any  # the learner, as Fabric wraps it
+    wrapped: Any  # the optimiser, as Fabric wraps it
+    optimiser: torch.optim.Optimizer
+    average: Average | None
+    batches: Iterator[tuple[Planned, Batch]]
+    log: Log
+    console: Console
+
+    def save(self, position: Position) -> None:
+        """A checkpoint, by the first rank."""
+        if self.fabric.is_global_zero:
+            checkpoint.save(self.folder, position, self.stage.learner, self.optimiser, self.average)
+
+
 def fit(fabric: Fabric, stage: Stage, folder: Path, console: Console) -> Position:
     """Train from where the folder's last checkpoint is, or from the start, to the last step."""
-    config = stage.loop
+    config, first = stage.loop, fabric.is_global_zero
     optimiser = make_optimiser(stage.learner, stage.optimiser)
     fabric.to_device(stage.learner)
     average = Average(stage.learner, stage.optimiser.ema) if stage.optimiser.ema else None
@@ -76,70 +99,66 @@ def fit(fabric: Fabric, stage: Stage, folder: Path, console: Console) -> Positio
     batches = stream(
         stage.breasts, ahead, stage.augment, config.seed, stage.data.workers, fabric.global_rank, fabric.world_size
     )
-    first = fabric.is_global_zero
     log = Log(folder if first else None, position.step, config.tensorboard)
-    bar = Bar(console, stage.name, config.steps, position.step, first)
+    running = Running(stage, folder, fabric, model, wrapped, optimiser, average, batches, log, console)
+    with closing(batches), closing(log), Bar(console, stage.name, config.steps, position.step, first) as bar:
+        return _steps(running, position, bar)
+
+
+def _steps(running: Running, position: Position, bar: Bar) -> Position:
+    """All steps that are left, with the log, the validations and the checkpoints that are due between them."""
+    stage, config, fabric = running.stage, running.stage.loop, running.fabric
     means, since = Averages(), time.perf_counter()
-    with closing(batches), closing(log), bar:
-        while position.step < config.steps and not position.stopped:
-            rate = rate_at(position.step, config.steps, stage.optimiser)
-            set_rate(optimiser, rate)
-            # The generator of a step is a function of its number: nothing of it has to be saved.
-            torch.manual_seed((config.seed << 32) + position.step * fabric.world_size + fabric.global_rank)
-            loss, epoch, norm, wait = _step(
-                fabric, stage, model, wrapped, optimiser, batches, position, folder, average
-            )
-            position = replace(position, step=position.step + 1)
-            if average is not None:
-                average.update(stage.learner, position.step - 1)
-            means.add({**loss, "gradient_norm": norm, "wait": wait})
-            last = position.step == config.steps
-            if position.step % config.log_every == 0 or last:
-                seconds, since = time.perf_counter() - since, time.perf_counter()
-                line = _line(position.step, epoch, rate, means, seconds, config.batch * config.accumulate)
-                log.write(line)
-                bar.update(position.step, epoch, line["loss"], line["wait"])
-            if position.step % stage.every == 0 or last:
-                position = _validate(stage, folder, first, average, position, log, console)
-                since = time.perf_counter()
-            if first and (position.step % config.save_every == 0 or position.step % stage.every == 0 or last):
-                checkpoint.save(folder, position, stage.learner, optimiser, average)
+    while position.step < config.steps and not position.stopped:
+        rate = rate_at(position.step, config.steps, stage.optimiser)
+        set_rate(running.optimiser, rate)
+        # The generator of a step is a function of its number: nothing of it has to be saved.
+        torch.manual_seed((config.seed << 32) + position.step * fabric.world_size + fabric.global_rank)
+        numbers, epoch = _step(running, position)
+        means.add(numbers)
+        position = replace(position, step=position.step + 1)
+        if running.average is not None:
+            running.average.update(stage.learner, position.step - 1)
+        last = position.step == config.steps
+        if position.step % config.log_every == 0 or last:
+            seconds, since = time.perf_counter() - since, time.perf_counter()
+            line = _line(position.step, epoch, rate, means, seconds, config.batch * config.accumulate)
+            running.log.write(line)
+            bar.update(position.step, epoch, line["loss"], line["wait"])
+        validated = position.step % stage.every == 0 or last
+        if validated:
+            before = time.perf_counter()
+            position = _validate(running, position)
+            since += time.perf_counter() - before  # the log's speed is the training's
+        if validated or position.step % config.save_every == 0:
+            running.save(position)
     return position
 
 
 def _line(step: int, epoch: int, rate: float, means: Averages, seconds: float, breasts: int) -> dict[str, Any]:
     steps = means.count
     numbers = means.take()
-    wait, norm = numbers.pop("wait"), numbers.pop("gradient_norm")
+    wait, norm = numbers.pop(WAIT), numbers.pop(NORM)
     return {
         "step": step,
         "epoch": epoch,
         "learning_rate": rate,
         "loss": numbers,
-        "gradient_norm": norm,
-        "wait": wait * steps / seconds,  # share of the time
+        NORM: norm,
+        WAIT: wait * steps / seconds,  # share of the time
         "breasts_per_second": steps * breasts / seconds,
     }
 
 
-def _step(
-    fabric: Fabric,
-    stage: Stage,
-    model: Any,
-    wrapped: Any,
-    optimiser: torch.optim.Optimizer,
-    batches: Iterator[tuple[Planned, Batch]],
-    position: Position,
-    folder: Path,
-    average: Average | None,
-) -> tuple[dict[str, float], int, float, float]:
-    """One update. Returns the loss terms over all ranks, the epoch, the gradients' norm and seconds waited for data."""
-    accumulate = stage.loop.accumulate
+def _step(running: Running, position: Position) -> tuple[dict[str, float], int]:
+    """One update. Returns the loss terms over all ranks, with the gradients' norm and the seconds waited for data; and
+    the epoch."""
+    fabric, model, accumulate = running.fabric, running.model, running.stage.loop.accumulate
     means, waited = Averages(), 0.0
-    wrapped.zero_grad()
+    running.wrapped.zero_grad()
     for i in range(accumulate):
         start = time.perf_counter()
-        planned, batch = next(batches)
+        planned, batch = next(running.batches)
         waited += time.perf_counter() - start
         tensors = {name: tensor.to(fabric.device) for name, tensor in batch.tensors().items()}
         with fabric.no_backward_sync(model, enabled=i < accumulate - 1):
@@ -148,49 +167,37 @@ def _step(
             together: Any = fabric.all_reduce(torch.stack([t.detach() for t in terms.values()]), reduce_op="mean")
             loss: dict[str, float] = dict(zip(terms, together.tolist(), strict=True))
             if not all(map(math.isfinite, loss.values())):
-                _stop(fabric, stage, folder, planned, batch, position, optimiser, average, loss)
+                _stop(running, position, planned, batch, loss)
             fabric.backward(terms[TOTAL] / accumulate)
         means.add(loss)
-    limit = stage.optimiser.clip or math.inf
-    total: Any = fabric.clip_gradients(model, wrapped, max_norm=limit, error_if_nonfinite=False)
+    limit = running.stage.optimiser.clip or math.inf
+    total: Any = fabric.clip_gradients(model, running.wrapped, max_norm=limit, error_if_nonfinite=False)
     norm = float(total)
     if not math.isfinite(norm):
-        _stop(fabric, stage, folder, planned, batch, position, optimiser, average, {"gradient": norm})
-    wrapped.step()
-    return means.take(), planned.epoch, norm, waited
+        _stop(running, position, planned, batch, {NORM: norm})
+    running.wrapped.step()
+    return means.take() | {NORM: norm, WAIT: waited}, planned.epoch
 
 
-def _stop(
-    fabric: Fabric,
-    stage: Stage,
-    folder: Path,
-    planned: Planned,
-    batch: Batch,
-    position: Position,
-    optimiser: torch.optim.Optimizer,
-    average: Average | None,
-    loss: dict[str, float],
-) -> None:
+def _stop(running: Running, position: Position, planned: Planned, batch: Batch, loss: dict[str, float]) -> None:
     """Save the batch and the state before it, and end."""
-    names = [stage.breasts[member].name for member in planned.members]
-    path = folder / "failed" / f"batch-rank-{fabric.global_rank}.safetensors"
+    names = [running.stage.breasts[member].name for member in planned.members]
+    path = running.folder / "failed" / f"batch-rank-{running.fabric.global_rank}.safetensors"
     told = {"step": position.step, "breasts": list(batch.names), "loss": {name: str(v) for name, v in loss.items()}}
     save_tensors(batch.tensors(), path, {"mm3d-batch": json.dumps(told)})
-    if fabric.is_global_zero:
-        checkpoint.save(folder, position, stage.learner, optimiser, average)
+    running.save(position)
     wrong = ", ".join(f"{name} {value}" for name, value in loss.items() if not math.isfinite(value))
     raise InputError(
         f"The loss is not finite at step {position.step + 1} ({wrong}), with the breasts {', '.join(names)}; that "
-        f"batch is in {path} and the state before it in {folder / checkpoint.FOLDER}: look at the images, or start "
-        "anew with a lower optimiser.learning_rate."
+        f"batch is in {path} and the state before it in {running.folder / checkpoint.FOLDER}: look at the images, or "
+        "start anew with a lower optimiser.learning_rate."
     )
 
 
-def _validate(
-    stage: Stage, folder: Path, first: bool, average: Average | None, position: Position, log: Log, console: Console
-) -> Position:
+def _validate(running: Running, position: Position) -> Position:
     """Validate, and save the weights: the last always, the best if they are."""
-    with Swapped(stage.learner, average.weights if average else None):
+    stage, first = running.stage, running.fabric.is_global_zero
+    with Swapped(stage.learner, running.average.weights if running.average else None):
         if stage.validate is not None:
             stage.learner.eval()
             value, figures = stage.validate()
@@ -201,15 +208,14 @@ def _validate(
             else:
                 worse = position.worse + 1
                 position = replace(position, worse=worse, stopped=bool(stage.patience) and worse >= stage.patience)
-            log.write({"step": position.step, "validation": figures, "best": better})
+            running.log.write({"step": position.step, "validation": figures, "best": better})
             if first:
                 shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if figure == figure)
-                console.print(
-                    f"{stage.name}, step {position.step}: {shown}{' (best)' if better else ''}", highlight=False
-                )
+                best = " (best)" if better else ""
+                running.console.print(f"{stage.name}, step {position.step}: {shown}{best}", highlight=False)
                 if better:
-                    stage.save_weights(folder / "best.safetensors", position)
+                    stage.save_weights(running.folder / "best.safetensors", position)
         if first:
-            stage.save_weights(folder / "last.safetensors", position)
-            draw_curves(folder)
+            stage.save_weights(running.folder / "last.safetensors", position)
+            draw_curves(running.folder)
     return position
