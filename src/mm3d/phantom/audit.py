@@ -12,7 +12,7 @@ from mm3d.phantom.imaging import Tomosynthesis, mammogram
 from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.realism import area_under_curve, gain_in_auc, kurtosis, power_law_exponent
 from mm3d.phantom.scale import SCALES
-from mm3d.phantom.tissue import beside
+from mm3d.phantom.tissue import beside, muscle_depth
 from mm3d.phantom.trial import ANATOMY, NOISE, PATIENT, BreastView, Trial, generator, make_views, system_of
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 
@@ -90,6 +90,8 @@ def _measure_view(view: BreastView, tomosynthesis: Tomosynthesis, rng: np.random
     flat = mammogram(view.volume, around, scale.pixel, scale.slice, rng)
     deep = tomosynthesis.image(view.volume, around, rng)
     breast, centre = form.inside > 0, form.inside > 5
+    if form.position == "MLO":  # spectra are those of glandular tissue and fat
+        centre &= muscle_depth(form) < -3
     middle = slice(len(deep) // 4, 3 * len(deep) // 4, max(1, len(deep) // 8))
     shown = present_slices(deep, form)[middle]
     flat_spectrum = Spectrum(flat[None], centre, scale.pixel)
@@ -157,8 +159,9 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
         if these:
             low, high, told = VISIBLE.get(kind, (None, None, ""))
             note = coarse if kind == "calcification cluster" else ""
-            limits = (None, None) if note else (low, high)
-            rows.append(Row(f"visible of 16, {kind}", _mean(x.visible for x in these), told, *limits, note))
+            if note:
+                low, high = None, None
+            rows.append(Row(f"visible of 16, {kind}", _mean(x.visible for x in these), told, low, high, note))
     for name, chosen in (("masses", masses), ("calcifications", clusters)):
         if chosen:
             rows.append(Row(f"d' left {OFF:g} mm off, {name}", _mean(x.off for x in chosen), ""))
@@ -166,8 +169,9 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
     few = "" if len(sides) >= MANY else f"not judged: {len(sides)} boxes are too few"
     for q, real in zip(QUANTILES, BOX_SIDES, strict=True):
         if sides:
-            limits = (None, None) if few else (0.75 * real, 1.25 * real)
-            rows.append(Row(f"cancer box side, {q}%, mm", float(np.percentile(sides, q)), f"{real}", *limits, few))
+            low, high = (None, None) if few else (0.75 * real, 1.25 * real)
+            side = float(np.percentile(sides, q))
+            rows.append(Row(f"cancer box side, {q}%, mm", side, f"{real}", low, high, few))
     return rows + _women(trial)
 
 
