@@ -17,9 +17,11 @@ from mm3d.evaluate.judge import Judged, detections, scored_breasts, scored_image
 from mm3d.evaluate.measure import area, recalls
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.metrics import bootstrap
+from mm3d.metrics.froc import Detections
 from mm3d.metrics.hits import BoolArray, FloatArray
 
 UNKNOWN = "unknown"
+MANY = 8  # different numbers in a column, and it is divided into thirds
 MILLIMETRES = (10.0, 20.0)  # where sizes are parted: the stages T1a and b, T1c, T2 and more
 
 
@@ -50,7 +52,7 @@ def parts(judged: Judged, column: str) -> list[Part]:
     if column in ("laterality", "split"):
         values = np.array([getattr(breast, column) or UNKNOWN for breast in joined.breasts])
     elif column in columns_of(joined):
-        values = np.array([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
+        values = _classes([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
     else:
         known = columns_of(joined)
         near = difflib.get_close_matches(column, known, n=1)
@@ -60,6 +62,25 @@ def parts(judged: Judged, column: str) -> list[Part]:
         Part(str(value), volumes=(values == value)[joined.breast_of], breasts=values == value)
         for value in np.unique(values)
     ]
+
+
+def _classes(values: list[str]) -> Any:
+    """An attribute's values (B,); numbers of which there are many become thirds."""
+    numbers = np.array([_number(value) for value in values])
+    known = numbers[~np.isnan(numbers)]
+    if len(np.unique(known)) <= MANY or len(known) < len([value for value in values if value != UNKNOWN]):
+        return np.array(values)
+    edges = np.quantile(known, [1 / 3, 2 / 3])
+    low, high = (f"{edge:.3g}" for edge in edges)
+    names = np.array([f"below {low}", f"from {low} to {high}", f"from {high}"])
+    return np.where(np.isnan(numbers), UNKNOWN, names[np.digitize(np.nan_to_num(numbers), edges)])
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return np.nan
 
 
 def _parts_of_findings(judged: Judged, column: str) -> list[Part]:
@@ -96,6 +117,12 @@ def _size_classes(longer: FloatArray, unit: str, malignant: BoolArray) -> tuple[
     return np.array(names)[np.digitize(longer, edges)], names
 
 
+def _replicates(d: Detections, rates: FloatArray, weights: bootstrap.Weights) -> FloatArray:
+    """Of one patient's findings there is nothing to draw from: no replicate has a value, and no error is claimed."""
+    replicates = bootstrap.recalls_at(d, rates, weights)
+    return replicates if len(np.unique(d.found_owner)) > 1 else np.full_like(replicates, np.nan)
+
+
 def subgroups(
     judged: Judged, column: str, weights: bootstrap.Weights, settings: EvaluateSettings
 ) -> list[dict[str, Any]]:
@@ -116,8 +143,7 @@ def subgroups(
             {
                 "value": part.value,
                 "recall": {
-                    rule: recalls(d, bootstrap.recalls_at(d, rates, weights), settings.rates)
-                    for rule, d in found.items()
+                    rule: recalls(d, _replicates(d, rates, weights), settings.rates) for rule, d in found.items()
                 },
                 "auc": area(units) | {"of": "images" if part.breasts is None else "breasts"},
             }

@@ -17,6 +17,7 @@ from mm3d.phantom.trial import ANATOMY, NOISE, PATIENT, BreastView, Trial, gener
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 
 KURTOSIS_SIZES = (0.5, 1.0, 2.0, 4.0)  # mm
+LARGE = 1.0  # mm: with larger pixels nothing is left of the band in which β is measured
 FINE = 0.25  # mm: structures of half a millimetre need pixels no larger than this
 QUANTILES = (5, 25, 50, 75, 95)
 BOX_SIDES = (9.1, 13.9, 22.4, 32.1, 50.1)  # mm, of cancers in BCS-DBT: 83/126/204/292/455 pixels of 0.11 mm
@@ -130,11 +131,12 @@ def _measure_view(view: BreastView, tomosynthesis: Tomosynthesis, rng: np.random
 def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
     """The realism table of a trial's measured views."""
     pixel = SCALES[trial.scale].pixel
+    too_large = "" if pixel <= LARGE else f"not judged: pixels of {pixel} mm are too coarse"
     rows = [
-        Row("β, mammogram", _mean(v.beta_flat for v in views), "2.8-3.06", 2.9, 3.4),
+        Row("β, mammogram", _mean(v.beta_flat for v in views), "2.8-3.06", *_unless(too_large, 2.9, 3.4), too_large),
         Row("β, mammogram, CC", _mean(v.beta_flat for v in views if v.position == "CC"), "3.17"),
         Row("β, mammogram, MLO", _mean(v.beta_flat for v in views if v.position == "MLO"), "3.30"),
-        Row("β, tomosynthesis slice", _mean(v.beta_deep for v in views), "2.88 ± 0.40, 2.91-3.10", 2.6, 3.3),
+        Row("β, slice", _mean(v.beta_deep for v in views), "2.88 ± 0.40", *_unless(too_large, 2.6, 3.3), too_large),
     ]
     coarse = "" if pixel <= FINE else f"not judged: pixels of {pixel} mm are too coarse"
     for number, (size, real) in enumerate(zip(KURTOSIS_SIZES, (2.4, 2.5, 2.1, 1.6), strict=True)):
@@ -159,9 +161,8 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
         if these:
             low, high, told = VISIBLE.get(kind, (None, None, ""))
             note = coarse if kind == "calcification cluster" else ""
-            if note:
-                low, high = None, None
-            rows.append(Row(f"visible of 16, {kind}", _mean(x.visible for x in these), told, low, high, note))
+            mean = _mean(x.visible for x in these)
+            rows.append(Row(f"visible of 16, {kind}", mean, told, *_unless(note, low, high), note))
     for name, chosen in (("masses", masses), ("calcifications", clusters)):
         if chosen:
             rows.append(Row(f"d' left {OFF:g} mm off, {name}", _mean(x.off for x in chosen), ""))
@@ -169,21 +170,27 @@ def table(trial: Trial, views: Sequence[Measured]) -> list[Row]:
     few = "" if len(sides) >= MANY else f"not judged: {len(sides)} boxes are too few"
     for q, real in zip(QUANTILES, BOX_SIDES, strict=True):
         if sides:
-            low, high = (None, None) if few else (0.75 * real, 1.25 * real)
+            limits = _unless(few, 0.75 * real, 1.25 * real)
             side = float(np.percentile(sides, q))
-            rows.append(Row(f"cancer box side, {q}%, mm", side, f"{real}", low, high, few))
+            rows.append(Row(f"cancer box side, {q}%, mm", side, f"{real}", *limits, few))
     return rows + _women(trial)
 
 
+def _unless(note: str, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """A row's limits, unless it is not judged."""
+    return (None, None) if note else (low, high)
+
+
 def _women(trial: Trial) -> list[Row]:
+    """What anatomies are drawn from, whichever are in the trial."""
     drawn = [draw_anatomy(generator(trial, n, PATIENT), generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)]
     density, thickness = np.array([a.density for a in drawn]), np.array([a.thickness for a in drawn])
     return [
-        Row("volumetric density, mean", float(density.mean()), "0.19", 0.17, 0.21),
-        Row("volumetric density, 80%", float(np.quantile(density, 0.8)), "0.27", 0.24, 0.30),
-        Row("volumetric density, 95%", float(np.quantile(density, 0.95)), "0.45", 0.40, 0.50),
-        Row("compressed thickness, mean, mm", float(thickness.mean()), "59", 56, 62),
-        Row("compressed thickness, spread, mm", float(thickness.std()), "16", 14, 18),
+        Row("density drawn, mean", float(density.mean()), "0.19", 0.17, 0.21),
+        Row("density drawn, 80%", float(np.quantile(density, 0.8)), "0.27", 0.24, 0.30),
+        Row("density drawn, 95%", float(np.quantile(density, 0.95)), "0.45", 0.40, 0.50),
+        Row("thickness drawn, mean, mm", float(thickness.mean()), "59", 56, 62),
+        Row("thickness drawn, spread, mm", float(thickness.std()), "16", 14, 18),
     ]
 
 

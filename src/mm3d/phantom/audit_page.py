@@ -60,6 +60,10 @@ def _measured(trial: Trial, workers: int, console: Console) -> list[Measured]:
     return [view for index in sorted(views) for view in views[index]]
 
 
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 0.001 else "0"
+
+
 def _gate(row: Row) -> str:
     if row.low is None and row.high is None:
         return ""
@@ -75,7 +79,7 @@ def _told(rows: Sequence[Row], trial: Trial) -> Table:
     for name in ("published", "gate", "verdict"):
         shown.add_column(name)
     for row in rows:
-        shown.add_row(row.measure, f"{row.ours:.3g}", row.published, _gate(row), VERDICT[row.passed])
+        shown.add_row(row.measure, _number(row.ours), row.published, _gate(row), VERDICT[row.passed])
     return shown
 
 
@@ -94,7 +98,7 @@ def _draw(rows: Sequence[Row], trial: Trial, path: Path) -> None:
         if y % 2:
             axes.axhspan(y - 0.5, y + 0.5, color="#F4F4F4", lw=0)
         axes.text(-2.5, y, row.measure, fontsize=8.5, va="center")
-        axes.text(-1.02, y, f"{row.ours:.3g}", fontsize=8.5, va="center", ha="right", color=colour, weight="bold")
+        axes.text(-1.02, y, _number(row.ours), fontsize=8.5, va="center", ha="right", color=colour, weight="bold")
         axes.text(-0.85, y, row.published, fontsize=8, va="center", color="#333333")
         axes.text(1.45, y, VERDICT[row.passed], fontsize=8.5, va="center", color=colour)
         if row.low is not None and row.high is not None:

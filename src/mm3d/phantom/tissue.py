@@ -167,7 +167,7 @@ class _Muscle:
 
     def fill(self, tissue: Array, z: Array) -> None:
         half = self.form.anatomy.thickness / 2
-        depth = half * (0.3 + 0.5 * np.clip(self.distance / 25, 0, 1))
+        depth = half * (0.25 + 0.35 * np.clip(self.distance / 25, 0, 1))
         edge = np.minimum(self.distance[None] / 1.5, (depth[None] - np.abs(z)[:, None, None]) / 2)
         share = _smooth_step(edge)
         texture = MUSCLE + 0.10 * (MUSCLE - FAT) * self.fibres[None]
