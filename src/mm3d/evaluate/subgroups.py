@@ -21,7 +21,7 @@ from mm3d.metrics.froc import Detections
 from mm3d.metrics.hits import BoolArray, FloatArray
 
 UNKNOWN = "unknown"
-MANY = 8  # different numbers in a column, and it is divided into thirds
+MANY = 5  # different numbers in a column, and it is divided into thirds
 MILLIMETRES = (10.0, 20.0)  # where sizes are parted: the stages T1a and b, T1c, T2 and more
 
 
@@ -51,29 +51,29 @@ def parts(judged: Judged, column: str) -> list[Part]:
         return [Part(str(value), volumes=values == value) for value in np.unique(values)]
     if column in ("laterality", "split"):
         values = np.array([getattr(breast, column) or UNKNOWN for breast in joined.breasts])
+        order = np.unique(values).tolist()
     elif column in columns_of(joined):
-        values = _classes([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
+        values, order = _classes([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
     else:
         known = columns_of(joined)
         near = difflib.get_close_matches(column, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known columns: {', '.join(known)}."
         raise InputError(f"--by {column}: the cohort has no such column; {hint}")
-    return [
-        Part(str(value), volumes=(values == value)[joined.breast_of], breasts=values == value)
-        for value in np.unique(values)
-    ]
+    return [Part(value, volumes=(values == value)[joined.breast_of], breasts=values == value) for value in order]
 
 
-def _classes(values: list[str]) -> Any:
-    """An attribute's values (B,); numbers of which there are many become thirds."""
-    numbers = np.array([_number(value) for value in values])
+def _classes(values: list[str]) -> tuple[Any, list[str]]:
+    """An attribute's values (B,) and their order; numbers of which there are many become thirds."""
+    numbers = np.array([np.nan if value == UNKNOWN else _number(value) for value in values])
     known = numbers[~np.isnan(numbers)]
-    if len(np.unique(known)) <= MANY or len(known) < len([value for value in values if value != UNKNOWN]):
-        return np.array(values)
+    words = len(values) - values.count(UNKNOWN) - len(known)
+    if words or len(np.unique(known)) <= MANY:
+        return np.array(values), sorted(set(values))
     edges = np.quantile(known, [1 / 3, 2 / 3])
     low, high = (f"{edge:.3g}" for edge in edges)
-    names = np.array([f"below {low}", f"from {low} to {high}", f"from {high}"])
-    return np.where(np.isnan(numbers), UNKNOWN, names[np.digitize(np.nan_to_num(numbers), edges)])
+    names = [f"below {low}", f"{low} to {high}", f"{high} and more", UNKNOWN]
+    number = np.where(np.isnan(numbers), 3, np.digitize(np.nan_to_num(numbers), edges))
+    return np.array(names)[number], [name for i, name in enumerate(names) if (number == i).any()]
 
 
 def _number(value: str) -> float:
