@@ -18,7 +18,7 @@ from pydicom.uid import MammographyCADSRStorage
 
 from mm3d.dicom.build import code, item, number
 from mm3d.dicom.header import Header, functional_group
-from mm3d.dicom.sr.document import Instance, Kind, Sources, document, read_sources, save
+from mm3d.dicom.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save
 from mm3d.dicom.sr.reported import Mark, ReportedExam, ReportedView, marks_of, parameters, summary
 
 KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
@@ -39,11 +39,6 @@ def write_cad_report(exam: ReportedExam, path: Path) -> None:
     sources, marks = read_sources(exam), marks_of(exam)
     library = _library(exam, sources, marks)
     ds = document(exam, sources, KIND)
-    found = (
-        codes.cid6047.AllAlgorithmsSucceededWithFindings
-        if marks
-        else codes.cid6047.AllAlgorithmsSucceededWithoutFindings
-    )
     root = _node(
         "CONTAINER",
         codes.DCM.MammographyCADReport,
@@ -53,7 +48,7 @@ def write_cad_report(exam: ReportedExam, path: Path) -> None:
             _code(
                 "CONTAINS",
                 codes.DCM.CADProcessingAndFindingsSummary,
-                found,
+                outcome(marks),
                 [
                     *_impression(exam, marks),
                     *(_individual(exam, mark, place) for mark, place in zip(marks, library.marks, strict=True)),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from mm3d.dicom.build import item, uid
@@ -128,6 +130,12 @@ def document(exam: ReportedExam, sources: Sources, kind: Kind) -> Dataset:
 def tracking_uid(exam: ReportedExam, sources: Sources, mark: Mark) -> UID:
     """The same in both reports, and in every report of these findings."""
     return uid(sources.image(mark).uid, str(mark.frame), repr(mark.box), exam.algorithm.version, exam.algorithm.weights)
+
+
+def outcome(marks: list[Mark]) -> Code:
+    """Whether anything is marked, in a code of CID 6047; an exam that failed gets no report."""
+    known = codes.cid6047
+    return known.AllAlgorithmsSucceededWithFindings if marks else known.AllAlgorithmsSucceededWithoutFindings
 
 
 def save(ds: Dataset, path: Path) -> None:

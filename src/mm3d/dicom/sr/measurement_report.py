@@ -30,7 +30,7 @@ from pydicom.sr.coding import Code
 from pydicom.uid import ComprehensiveSRStorage
 
 from mm3d.dicom.build import uid
-from mm3d.dicom.sr.document import Instance, Kind, Sources, document, read_sources, save, tracking_uid
+from mm3d.dicom.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save, tracking_uid
 from mm3d.dicom.sr.reported import Mark, ReportedExam, marks_of, parameters, summary
 
 KIND = Kind(str(ComprehensiveSRStorage), 9001, "mm3d findings")
@@ -102,11 +102,6 @@ def _exam_group(
     """The exam's score, and whether anything is marked: in a code for software, in a sentence for people."""
     sides = sorted(exam.breast_scores)
     side = codes.SCT.Bilateral if len(sides) == 2 else SIDES[sides[0]]
-    found = (
-        codes.cid6047.AllAlgorithmsSucceededWithFindings
-        if marks
-        else codes.cid6047.AllAlgorithmsSucceededWithoutFindings
-    )
     group = _score_group(
         "exam",
         side,
@@ -114,7 +109,7 @@ def _exam_group(
         list(sources.instances()),
         sources,
         algorithm,
-        [QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, found)],
+        [QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(marks))],
     )
     group[0].ContentSequence.append(
         TextContentItem(codes.DCM.Comment, summary(exam, marks), relationship_type=RelationshipTypeValues.CONTAINS)
