@@ -20,6 +20,7 @@ demo: .venv/run
 test: .venv/dev
 	@command -v c++ >/dev/null || { echo "installing g++, which torch.compile needs"; apt-get update -qq && apt-get install -qq -y g++; }
 	@command -v dciodvfy >/dev/null || { echo "installing dicom3tools, which checks DICOM files"; apt-get update -qq && apt-get install -qq -y dicom3tools; }
+	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
 	$(BIN)/pytest
 
 check: .venv/dev

@@ -40,7 +40,7 @@ class Encoded:
 def encode(views: Sequence[ShownView], budget: int) -> list[Encoded]:
     """All frames of all views in at most `budget` bytes: as large as that allows, and never larger than stored.
 
-    A mammogram, one frame, may have as many bytes as a volume. What is left is for the volumes, which are reduced alike.
+    A mammogram, one frame, may have as many bytes as a volume. The rest is for the volumes, which are reduced alike.
     """
     done: dict[int, Encoded] = {}
     for v, view in enumerate(views):
@@ -107,7 +107,7 @@ def _scaled(height: int, width: int, scale: float) -> tuple[int, int]:
 
 def _jpeg(frame: NDArray[np.uint8], scale: float) -> bytes:
     image = Image.fromarray(frame)
-    height, width = _scaled(*frame.shape, scale)
+    height, width = _scaled(image.height, image.width, scale)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BOX)  # a mean: quick, and makes no rings
     file = io.BytesIO()

@@ -13,9 +13,8 @@ class List {
     this.tellScores();
     this.tellAbout();
     const back = document.getElementById("operating-point");
-    back.textContent = `Operating point ${readable(exam.threshold)}`;
+    back.textContent = `Back to the operating point, ${readable(exam.threshold)}`;
     back.addEventListener("click", () => setThreshold(exam.threshold));
-    this.slider.style.setProperty("--mark", exam.threshold);
     this.slider.addEventListener("input", () => setThreshold(Number(this.slider.value)));
   }
 
@@ -27,24 +26,28 @@ class List {
   draw() {
     this.slider.value = state.threshold;
     this.value.textContent = readable(state.threshold);
-    this.slider.setAttribute("aria-valuetext", `${readable(state.threshold)}`);
-    document.getElementById("operating-point").disabled = state.threshold === exam.threshold;
+    this.slider.setAttribute("aria-valuetext", readable(state.threshold));
+    document.getElementById("operating-point").hidden = state.threshold === exam.threshold;
     this.rows.clear();
-    this.items.replaceChildren(
-      ...this.lesions.map((lesion) => lesion.filter(isShown)).filter((lesion) => lesion.length).map((lesion) => this.item(lesion)),
-    );
+    this.items.replaceChildren();
+    let divided = false;
+    for (const lesion of this.lesions.map((findings) => findings.filter(isShown))) {
+      if (!lesion.length) continue;
+      const low = lesion.every((finding) => finding.score < exam.threshold);
+      if (low && !divided) this.items.append(element("li", { className: "divider" }, "Below the operating point"));
+      divided ||= low;
+      this.items.append(this.item(lesion, low));
+    }
     this.told.textContent = this.sentence();
     this.select();
   }
 
-  item(lesion) {
+  item(lesion, low) {
     const [best] = [...lesion].sort((a, b) => b.score - a.score);
-    const low = best.score < exam.threshold;
     const head = element("div", { className: "lesion" });
     head.append(
       element("span", { className: "number", "aria-label": `Finding ${best.number}` }, String(best.number)),
       element("span", { className: "side" }, `${SIDES[best.view.laterality]} breast`),
-      element("span", { className: "low" }, low ? "below operating point" : ""),
       element("span", { className: "score" }, twoDigits(best.score)),
     );
     const item = element("li", { className: low ? "below" : "" }, head);
@@ -55,7 +58,7 @@ class List {
   row(finding) {
     const { view } = finding;
     const button = element("button", { type: "button", className: "finding" });
-    const place = view.slices > 1 ? `slice ${sliceOf(finding) + 1} of ${view.slices}` : "";
+    const place = view.slices > 1 ? `slice ${sliceOf(finding) + 1}` : "";
     button.append(
       element("span", { className: "where" }, view.position),
       element("span", { className: "what" }, view.label),
@@ -107,14 +110,9 @@ class List {
     const problems = document.getElementById("problems");
     problems.hidden = !exam.problems.length;
     problems.querySelector("ul").append(...exam.problems.map((problem) => element("li", {}, problem)));
-    const sizes = exam.views.map((view) =>
-      view.frameHeight === view.height
-        ? `${view.laterality} ${view.position} ${view.label} as stored`
-        : `${view.laterality} ${view.position} ${view.label} ${view.frameWidth} × ${view.frameHeight} of ${view.width} × ${view.height}`,
-    );
     document.getElementById("about").textContent =
-      `mm3d ${exam.version}. Scores run from 0 to 1. The images are reduced copies with 256 grey values, not for diagnosis: ` +
-      `${sizes.join("; ")}. The curve beside a volume shows how much each slice counts for a finding.`;
+      `mm3d ${exam.version}. Scores run from 0 to 1. The images are copies with 256 grey values, not for diagnosis: ` +
+      `${sizes()}. The curve beside a volume shows how much each slice counts for a finding.`;
   }
 }
 
@@ -124,6 +122,16 @@ function lesions() {
   for (const finding of exam.views.flatMap((view) => view.findings)) (found[finding.number - 1] ??= []).push(finding);
   for (const lesion of found) lesion.sort((a, b) => SHAPES[a.view.position] - SHAPES[b.view.position]);
   return found;
+}
+
+// How large the copies are: "DBT at 46% and FFDM at 100% of the stored size".
+function sizes() {
+  const percents = new Map();
+  for (const view of exam.views) {
+    const percent = Math.round((100 * view.frameWidth) / view.width);
+    percents.set(view.modality, Math.min(percent, percents.get(view.modality) ?? 100));
+  }
+  return `${[...percents].map(([modality, percent]) => `${modality} at ${percent}%`).join(" and ")} of the stored size`;
 }
 
 function size(finding) {

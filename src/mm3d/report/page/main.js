@@ -125,6 +125,7 @@ function setTool(tool) {
 function toggle(name, on = !state[name]) {
   state[name] = on;
   document.querySelector(`[data-toggle="${name}"]`).setAttribute("aria-pressed", on);
+  document.getElementById("hanging").classList.toggle("inverted", state.invert);
   redrawAll();
 }
 

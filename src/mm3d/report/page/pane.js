@@ -207,7 +207,17 @@ class Pane {
     }
   }
 
-  zoom(factor, at = [this.stage.clientWidth / 2, this.stage.clientHeight / 2]) {
+  // What keys and buttons zoom at: the selected finding, else the middle of the breast; in CSS pixels of the stage.
+  middle() {
+    const { scale, origin } = this.geometry();
+    const [x1, y1, x2, y2] = state.selected?.view === this.view ? state.selected.box : this.view.region;
+    return [
+      clamp(origin[0] + (scale * (x1 + x2)) / 2, 0, this.stage.clientWidth),
+      clamp(origin[1] + (scale * (y1 + y2)) / 2, 0, this.stage.clientHeight),
+    ];
+  }
+
+  zoom(factor, at = this.middle()) {
     const before = this.geometry();
     this.view.zoom = clamp(this.view.zoom * factor, 1, MAX_ZOOM);
     const after = this.geometry();
@@ -285,7 +295,7 @@ class Pane {
         finding.frame.setAttribute(key, value);
       const above = y1 - pad - 5 > 14;
       finding.caption.setAttribute("y", above ? y1 - pad - 5 : y2 + pad + 14);
-      const room = this.stage.clientWidth - 54;
+      const room = this.stage.clientWidth - 70;
       finding.caption.setAttribute("x", clamp(x1 - pad, 4, Math.max(room, 4)));
     }
   }
@@ -311,7 +321,7 @@ class Pane {
     this.ruler.hidden = !spacing;
     if (!spacing) return;
     const perMm = this.geometry().scale / spacing;
-    const length = [50, 20, 10, 5, 2, 1].find((mm) => mm * perMm <= 90) ?? 1;
+    const length = [50, 20, 10, 5, 2, 1].find((mm) => mm * perMm <= 110) ?? 1;
     this.ruler.style.width = `${length * perMm}px`;
     this.ruler.textContent = `${length} mm`;
   }
