@@ -51,11 +51,11 @@ function layout() {
 }
 
 function redrawAll() {
-  for (const pane of panes) {
-    if (!pane.view) continue;
-    pane.redraw();
-    pane.rail.draw();
-  }
+  for (const pane of panes) pane.redraw();
+}
+
+function drawRails() {
+  for (const pane of panes) if (pane.view) pane.rail.draw();
 }
 
 function activate(pane) {
@@ -83,6 +83,7 @@ function jump(finding) {
   list.select();
   list.rows.get(finding)?.scrollIntoView({ block: "nearest" });
   redrawAll();
+  drawRails();
 }
 
 function nextFinding(step) {
@@ -106,6 +107,7 @@ function setThreshold(value) {
   if (state.selected && !isShown(state.selected)) state.selected = null;
   list.draw();
   redrawAll();
+  drawRails();
 }
 
 function setWindow(centre, width) {

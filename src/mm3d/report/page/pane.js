@@ -39,7 +39,7 @@ function sliceOf(finding) {
 // How much a finding is there on a slice, from 0 to 1.
 function presence(finding, z) {
   if (finding.weights) {
-    const share = finding.weights[z] / (Math.max(...finding.weights) || 1);
+    const share = finding.weights[z] / finding.most;
     return clamp((share - FADED) / (FULL - FADED), 0, 1);
   }
   return finding.slice === null || finding.slice === z ? 1 : 0;
@@ -108,6 +108,7 @@ class Pane {
     });
     for (const finding of view.findings) {
       finding.view = view;
+      finding.most = Math.max(...(finding.weights ?? [])) || 1;
       finding.frame = drawn("rect");
       finding.caption = drawn("text", {}, `${finding.number} · ${twoDigits(finding.score)}`);
       finding.mark = drawn("g", { class: "mark" }, finding.frame, finding.caption);
@@ -291,8 +292,8 @@ class Pane {
       if (!opacity) continue;
       const [x1, y1, x2, y2] = finding.box.map((edge, i) => edge * scale + origin[i % 2]);
       const pad = 4; // so that the edge of a lesion is not covered
-      for (const [key, value] of Object.entries({ x: x1 - pad, y: y1 - pad, width: x2 - x1 + 2 * pad, height: y2 - y1 + 2 * pad }))
-        finding.frame.setAttribute(key, value);
+      const frame = { x: x1 - pad, y: y1 - pad, width: x2 - x1 + 2 * pad, height: y2 - y1 + 2 * pad };
+      for (const [key, value] of Object.entries(frame)) finding.frame.setAttribute(key, value);
       const above = y1 - pad - 5 > 14;
       finding.caption.setAttribute("y", above ? y1 - pad - 5 : y2 + pad + 14);
       const room = this.stage.clientWidth - 70;

@@ -79,9 +79,8 @@ class Rail {
   }
 
   curve(finding, filled) {
-    const most = Math.max(...finding.weights) || 1;
     const start = BAR + 3;
-    const points = finding.weights.map((w, z) => `${(start + (CURVE * w) / most).toFixed(1)} ${this.at(z).toFixed(1)}`);
+    const points = finding.weights.map((w, z) => `${(start + (CURVE * w) / finding.most).toFixed(1)} ${this.at(z).toFixed(1)}`);
     const [top, bottom] = [0, this.slider.clientHeight];
     return filled ? `M${start} ${top}L${points.join("L")}L${start} ${bottom}Z` : `M${points.join("L")}`;
   }
