@@ -1,7 +1,5 @@
 // The column beside the images: scores, threshold, the findings, and what is to be known of the report.
 
-const SHAPES = { CC: 0, MLO: 1 };
-
 class List {
   constructor() {
     this.slider = document.getElementById("threshold");
@@ -66,12 +64,9 @@ class List {
       element("span", { className: "size" }, size(finding)),
       element("span", { className: "score" }, twoDigits(finding.score)),
     );
-    button.setAttribute(
-      "aria-label",
-      [`Finding ${finding.number}`, `${view.pane.name} ${view.label}`, place, size(finding), `score ${twoDigits(finding.score)}`]
-        .filter(Boolean)
-        .join(", "),
-    );
+    const score = `score ${twoDigits(finding.score)}`;
+    const told = [`Finding ${finding.number}`, `${view.pane.name} ${view.label}`, place, size(finding), score];
+    button.setAttribute("aria-label", told.filter(Boolean).join(", "));
     button.addEventListener("click", () => jump(finding));
     this.rows.set(finding, button);
     return button;
@@ -100,8 +95,8 @@ class List {
       const high = score >= exam.threshold ? "high" : "";
       const bar = element("span", { className: "bar", "aria-hidden": "true" }, element("i"));
       bar.firstChild.style.width = `${100 * score}%`;
-      const entry = element("div", { className: high }, element("dt", {}, name), element("dd", {}, twoDigits(score), bar));
-      document.getElementById("scores").append(entry);
+      const value = element("dd", {}, twoDigits(score), bar);
+      document.getElementById("scores").append(element("div", { className: high }, element("dt", {}, name), value));
     }
   }
 
@@ -116,11 +111,12 @@ class List {
   }
 }
 
-// The findings of the exam by their numbers, CC before MLO.
+// The findings of the exam by their numbers; those of a lesion as the views hang: CC before MLO, the volume first.
 function lesions() {
   const found = [];
-  for (const finding of exam.views.flatMap((view) => view.findings)) (found[finding.number - 1] ??= []).push(finding);
-  for (const lesion of found) lesion.sort((a, b) => SHAPES[a.view.position] - SHAPES[b.view.position]);
+  for (const finding of panes.flatMap((pane) => pane.views.flatMap((view) => view.findings))) {
+    (found[finding.number - 1] ??= []).push(finding);
+  }
   return found;
 }
 

@@ -321,7 +321,7 @@ function start() {
   document.addEventListener("keydown", onKey);
   setTool("scroll");
   list.draw();
-  activate(panes.find((pane) => pane.view && pane.view.findings.includes(list.shown()[0])) ?? panes.find((pane) => pane.view));
+  activate(list.shown()[0]?.view.pane ?? panes.find((pane) => pane.view));
   layout();
 }
 

@@ -1,4 +1,4 @@
-// Beside an image: the slices from the first (top) to the last, how much each counts for the findings (w), and where we are.
+// Beside an image: its slices, the first on top, how much each counts for the findings (w), and where we are.
 
 const CURVE = 26; // CSS pixels: the widest of w
 const BAR = 9; // width of the bar that shows where a finding is visible
@@ -17,9 +17,8 @@ class Rail {
       ...this.ends,
     );
     this.enlarge = element("button", { type: "button", className: "enlarge", tabIndex: -1 });
-    this.enlarge.append(
-      drawn("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, drawn("path", { d: "M9.5 2.5h4v4M6.5 13.5h-4v-4M13 3 9.5 6.5M3 13l3.5-3.5" })),
-    );
+    const arrows = drawn("path", { d: "M9.5 2.5h4v4M6.5 13.5h-4v-4M13 3 9.5 6.5M3 13l3.5-3.5" });
+    this.enlarge.append(drawn("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, arrows));
     this.enlarge.title = "This view alone, and back (F)";
     this.enlarge.setAttribute("aria-label", `${pane.name} alone, and back`);
     this.enlarge.addEventListener("click", () => enlarge(pane));
@@ -66,10 +65,12 @@ class Rail {
     const parts = [];
     for (const finding of [...shown].reverse()) {
       const kind = `${finding === first ? "first" : "other"}${finding.score < exam.threshold ? " low" : ""}`;
-      if (finding.weights) parts.push(drawn("path", { class: `curve ${kind}`, d: this.curve(finding, finding === first) }));
+      const curve = finding.weights && this.curve(finding, finding === first);
+      if (curve) parts.push(drawn("path", { class: `curve ${kind}`, d: curve }));
       const [from, to] = visibleRange(finding);
-      const [top, bottom] = [this.at(from - 0.5), this.at(to + 0.5)];
-      const bar = drawn("rect", { class: `bar ${kind}`, x: 1, y: top + 0.5, width: BAR, height: Math.max(bottom - top - 1, 3), rx: 2 });
+      const top = this.at(from - 0.5) + 0.5;
+      const height = Math.max(this.at(to + 0.5) - top - 0.5, 3);
+      const bar = drawn("rect", { class: `bar ${kind}`, x: 1, y: top, width: BAR, height, rx: 2 });
       bar.append(drawn("title", {}, `Finding ${finding.number}: slices ${from + 1} to ${to + 1}`));
       bar.finding = finding;
       parts.push(bar);
@@ -80,9 +81,10 @@ class Rail {
 
   curve(finding, filled) {
     const start = BAR + 3;
-    const points = finding.weights.map((w, z) => `${(start + (CURVE * w) / finding.most).toFixed(1)} ${this.at(z).toFixed(1)}`);
-    const [top, bottom] = [0, this.slider.clientHeight];
-    return filled ? `M${start} ${top}L${points.join("L")}L${start} ${bottom}Z` : `M${points.join("L")}`;
+    const x = (w) => (start + (CURVE * w) / finding.most).toFixed(1);
+    const points = finding.weights.map((w, z) => `${x(w)} ${this.at(z).toFixed(1)}`);
+    const bottom = this.slider.clientHeight;
+    return filled ? `M${start} 0L${points.join("L")}L${start} ${bottom}Z` : `M${points.join("L")}`;
   }
 
   move() {
@@ -95,6 +97,7 @@ class Rail {
     this.slider.setAttribute("aria-valuenow", view.shown + 1);
     const seen = view.findings.filter((finding) => isShown(finding) && presence(finding, view.shown) > 0);
     const findings = seen.map((finding) => `finding ${finding.number}, score ${twoDigits(finding.score)}`);
-    this.slider.setAttribute("aria-valuetext", [`slice ${view.shown + 1} of ${view.slices}`, ...findings].join("; "));
+    const told = [`slice ${view.shown + 1} of ${view.slices}`, ...findings];
+    this.slider.setAttribute("aria-valuetext", told.join("; "));
   }
 }
