@@ -12,7 +12,10 @@ from shown_exam import grey, shown_exam, shown_view
 from mm3d.report.exam import ShownExam
 from mm3d.report.page import write_report
 
-HOSTILE = "<!--<script </script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">&lt;{{program}}'\""
+HOSTILE = (
+    "<!--<script </script><script>document.title='taken'</script>"
+    "<img src=x onerror=\"document.title='taken'\">&lt;{{program}}'\""
+)
 
 
 @pytest.fixture(scope="module")
