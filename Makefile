@@ -23,6 +23,7 @@ test: .venv/dev
 	@command -v dciodvfy >/dev/null || { echo "installing dicom3tools, which checks DICOM files"; apt-get update -qq && apt-get install -qq -y dicom3tools; }
 	@command -v dsrdump >/dev/null || { echo "installing dcmtk, which reads and sends DICOM"; apt-get update -qq && apt-get install -qq -y dcmtk; }
 	@PATH="$$PATH:/usr/sbin" command -v Orthanc >/dev/null || { echo "installing orthanc, an archive that reports are sent to"; apt-get update -qq && apt-get install -qq -y orthanc && { systemctl disable --now orthanc 2>/dev/null || true; }; }
+	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
 	$(BIN)/pytest
 
 check: .venv/dev

@@ -101,6 +101,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return run(arguments.predictions, arguments.truth, arguments.output, settings)
 
 
+def _view(arguments: argparse.Namespace) -> int:
+    from mm3d.report.serve import view
+
+    return view(arguments.folder, arguments.port, browser=not arguments.no_browser)
+
+
 def _seed(text: str) -> int:
     return _within(int, text, 0, 2**32 - 1)
 
@@ -173,6 +179,17 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_phantom(commands)
     _add_evaluate(commands)
+
+    view = commands.add_parser(
+        "view",
+        help="open the reports of a folder in a browser",
+        description="Show the reports that 'mm3d predict' wrote in a browser, until Ctrl-C. Only this computer can "
+        "reach them, and only by the address that is printed. docs/report.md explains what they show.",
+    )
+    view.add_argument("folder", type=Path, metavar="OUT", help="the folder that 'mm3d predict' wrote")
+    view.add_argument("--no-browser", action="store_true", help="only print the address")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="of the address (default: one that is free)")
+    view.set_defaults(run=_view)
 
     importer = commands.add_parser(
         "import-weights",
