@@ -17,9 +17,13 @@ export OPENBLAS_NUM_THREADS := 1
 demo: .venv/run
 	$(BIN)/mm3d demo
 
+# Debian starts orthanc as a service when it is installed; the tests start their own.
 test: .venv/dev
 	@command -v c++ >/dev/null || { echo "installing g++, which torch.compile needs"; apt-get update -qq && apt-get install -qq -y g++; }
 	@command -v dciodvfy >/dev/null || { echo "installing dicom3tools, which checks DICOM files"; apt-get update -qq && apt-get install -qq -y dicom3tools; }
+	@command -v dsrdump >/dev/null || { echo "installing dcmtk, which reads and sends DICOM"; apt-get update -qq && apt-get install -qq -y dcmtk; }
+	@PATH="$$PATH:/usr/sbin" command -v Orthanc >/dev/null || { echo "installing orthanc, an archive that reports are sent to"; apt-get update -qq && apt-get install -qq -y orthanc && { systemctl disable --now orthanc 2>/dev/null || true; }; }
+	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
 	$(BIN)/pytest
 
 check: .venv/dev

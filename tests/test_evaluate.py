@@ -208,6 +208,36 @@ def test_subgroups_have_their_own_volumes_and_false_positives(cohort: Path, tmp_
         system(cohort, write_rows(tmp_path / "p.csv"), by=("densty",))
 
 
+def test_numbers_of_which_there_are_many_are_divided_into_thirds(cohort: Path, tmp_path: Path) -> None:
+    path = cohort / "labels.csv"
+    header, *rows = path.read_text().splitlines()
+    several = [f"{row},{number * 1.5}" for number, row in enumerate(rows)]  # a breast takes its last view's
+    path.write_text("\n".join([f"{header},thickness", *several]) + "\n")
+    found = system(cohort, write_rows(tmp_path / "p.csv"), by=("thickness", "density"))["subgroups"]
+    assert [row["value"] for row in found["thickness"]] == ["below 6", "6 to 10.5", "10.5 and more"]
+    assert sum(row["auc"]["malignant"] + row["auc"]["others"] for row in found["thickness"]) == 7
+    assert {row["value"] for row in found["density"]} == {"a", "b"}
+
+
+def test_no_error_is_claimed_for_the_findings_of_one_patient(cohort: Path, tmp_path: Path) -> None:
+    rows = system(cohort, write_rows(tmp_path / "p.csv"), by=("density",))["subgroups"]["density"]
+    assert [row["value"] for row in rows] == ["a", "b"]  # the findings of a are both of P1
+    assert np.isnan(rows[0]["recall"]["2D"][0]["standard_error"])
+
+
+def test_predictions_that_meet_nothing_of_the_cohort_are_refused(cohort: Path, tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "p.csv", [row for row in ROWS if row[0] != "P5"])
+    with pytest.raises(InputError, match="p has no prediction for a volume of cohort that is DBT and in split test"):
+        system(cohort, train, split="test")
+
+
+def test_a_dbtex_score_on_small_images_is_called_what_it_is(cohort: Path, tmp_path: Path) -> None:
+    assert not any("says little" in note for note in system(cohort, write_rows(tmp_path / "p.csv"))["notes"])
+    path = cohort / "boxes.csv"
+    path.write_text(path.read_text().replace(",100,100,", ",20,20,"))
+    assert any("says little" in note for note in system(cohort, write_rows(tmp_path / "p.csv"))["notes"])
+
+
 def test_a_split_can_be_chosen_and_predictions_for_others_are_left_out(cohort: Path, tmp_path: Path) -> None:
     found = system(cohort, write_rows(tmp_path / "p.csv"), split="test")
     assert (found["counts"]["volumes"], found["counts"]["proposals"]) == (1, 1)

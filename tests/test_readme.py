@@ -45,7 +45,17 @@ def test_the_python_example_says_what_its_comments_say() -> None:
     assert "[1, 2, 24]" in done.stdout
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/data.md", "docs/evaluation.md", "docs/training.md"])
+PAGES = [
+    "docs/python.md",
+    "docs/data.md",
+    "docs/evaluation.md",
+    "docs/training.md",
+    "docs/results.md",
+    "docs/report.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_documented_python_runs(page: str, tmp_path: Path) -> None:
     write(tomosynthesis(np.stack([breast()] * 5)), tmp_path / "exams" / "volume.dcm")
     assert main(["prepare", "folder", str(tmp_path / "exams"), "-o", str(tmp_path / "OUT"), "--width", "40"]) == 0
@@ -58,9 +68,7 @@ def test_the_benchmarks_page_has_figures() -> None:
     assert "of the time" in (ROOT / "docs" / "benchmarks.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/design.md", "docs/python.md", "docs/data.md", "docs/evaluation.md", "docs/training.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "docs/phantom.md", *PAGES])
 def test_no_link_or_file_name_is_dead(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):

@@ -8,9 +8,9 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mm3d import __version__
 from mm3d.errors import InputError
@@ -124,25 +124,35 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return run(arguments.predictions, arguments.truth, arguments.output, settings)
 
 
+def _view(arguments: argparse.Namespace) -> int:
+    from mm3d.report.serve import view
+
+    return view(arguments.folder, arguments.port, browser=not arguments.no_browser)
+
+
 def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 2**32:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
-    return seed
+    return _within(int, text, 0, 2**32 - 1)
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return count
+def _whole_number(text: str) -> int:
+    return _within(int, text, 1, 2**31)
 
 
 def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return share
+    return _within(float, text, 0, 1)
+
+
+N = TypeVar("N", int, float)
+
+
+def _within(kind: Callable[[str], N], text: str, low: float, high: float) -> N:
+    try:
+        number = kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a {'whole ' * (kind is int)}number") from None
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
+    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -195,6 +205,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_evaluate(commands)
 
+    view = commands.add_parser(
+        "view",
+        help="open the reports of a folder in a browser",
+        description="Show the reports that 'mm3d predict' wrote in a browser, until Ctrl-C. Only this computer can "
+        "reach them, and only by the address that is printed. docs/report.md explains what they show.",
+    )
+    view.add_argument("folder", type=Path, metavar="OUT", help="the folder that 'mm3d predict' wrote")
+    view.add_argument("--no-browser", action="store_true", help="only print the address")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="of the address (default: one that is free)")
+    view.set_defaults(run=_view)
+
     importer = commands.add_parser(
         "import-weights",
         help="turn a public Sparse R-CNN checkpoint into start weights",
@@ -240,7 +261,7 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     phantom.add_argument("output", type=Path, metavar="OUT", help="the folder to write; new, or of the same trial")
     trial = phantom.add_argument_group("the trial")
-    trial.add_argument("--breasts", type=_count, default=100, metavar="N", help="how many (default: 100)")
+    trial.add_argument("--breasts", type=_whole_number, default=100, metavar="N", help="how many (default: 100)")
     trial.add_argument("--seed", type=_seed, default=0, metavar="N", help="another seed, other breasts (default: 0)")
     trial.add_argument(
         "--scale",
@@ -255,14 +276,18 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="whose arc and reconstruction (default: hologic); mixed: each breast one of the three",
     )
     trial.add_argument(
-        "--malignant", type=_share, default=0.4, metavar="SHARE", help="of the breasts, from 0 to 1 (default: 0.4)"
+        "--malignant",
+        type=_share,
+        default=0.4,
+        metavar="P",
+        help="probability of cancer in a breast (default: 0.4)",
     )
     trial.add_argument(
         "--benign",
         type=_share,
         default=0.3,
-        metavar="SHARE",
-        help="of the breasts; the rest has no finding (default: 0.3)",
+        metavar="P",
+        help="probability of benign findings only; the rest has none (default: 0.3)",
     )
     written = phantom.add_argument_group("what is written")
     written.add_argument(
@@ -295,7 +320,7 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train.add_argument("config", type=Path, metavar="CONFIG", help="a .toml, or the config.json of a run folder")
     train.add_argument("--start", metavar="WEIGHTS", help="weights file or run folder to start from; random; or dense")
     train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
-    train.add_argument("--devices", type=_count, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
+    train.add_argument("--devices", type=_whole_number, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
     train.add_argument(
         "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
     )

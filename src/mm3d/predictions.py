@@ -122,7 +122,8 @@ class Predictions:
 def read(path: Path) -> Predictions:
     """A file of predictions, .json or .csv."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give a file of predictions (.csv as in DBTex, or our .json).")
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {wrong}; give a file of predictions (.csv as in DBTex, or our .json).")
     if path.suffix.lower() == ".json":
         return read_json(path)
     if path.suffix.lower() == ".csv":

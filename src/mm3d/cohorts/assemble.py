@@ -41,6 +41,10 @@ def read_rows(
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, delimiter=delimiter)
             missing = [column for column in columns if column not in (reader.fieldnames or ())]
+            if not reader.fieldnames:
+                raise InputError(f"{path} is empty; get it again.")
+            if len(reader.fieldnames) == 1 and missing:
+                raise InputError(f"{path} has one column only; separate columns with {delimiter!r}.")
             if missing:
                 raise InputError(f"{path} has no column {', '.join(map(repr, missing))}; is it the right file?")
             return [
@@ -52,7 +56,7 @@ def read_rows(
                 for row in reader
             ]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8 ({error}); download it again.") from error
+        raise InputError(f"{path} is not a CSV file in UTF-8 ({error}); get it again, or save it so.") from error
 
 
 def find_one(folder: Path, *patterns: str) -> Path:

@@ -83,6 +83,8 @@ class TableView:
 
 def read(folder: Path) -> Cohort:
     """A folder with file-paths.csv, labels.csv and boxes.csv."""
+    if (folder / "trial.json").is_file() and not (folder / "file-paths.csv").is_file():
+        raise InputError(f"{folder} is a virtual trial that is not finished; give its 'mm3d phantom' command again.")
     views, problems = read_views(folder)
 
     def find(view: TableView) -> Path | None:

@@ -83,6 +83,11 @@ class Header:
         return len(self.frame_order)
 
 
+def slices_of(headers: Sequence[Header]) -> tuple[tuple[int, int], ...]:
+    """(file, frame in it) of every slice of a view, from its file or its files in the order of their slices."""
+    return tuple((file, number) for file, header in enumerate(headers) for number in header.frame_order)
+
+
 def read_header(path: Path) -> Header:
     """Read and check a header. Every file that cannot be used is refused with one sentence that names it."""
     dataset = read_dataset(path)
@@ -132,7 +137,7 @@ def _header(path: Path, dataset: Dataset) -> Header:
         inverted=str(dataset.get("PhotometricInterpretation", "")).strip() == "MONOCHROME1",
         slope=float(dataset.get("RescaleSlope", 1) or 1),
         intercept=float(dataset.get("RescaleIntercept", 0) or 0),
-        display=display_of(_group(dataset, "FrameVOILUTSequence")) or display_of(dataset),
+        display=display_of(functional_group(dataset, "FrameVOILUTSequence")) or display_of(dataset),
         laterality=laterality,
         position=position,
         for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
@@ -213,7 +218,7 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
 
 def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
     """Side and view from all the places they hide in, the most specific first."""
-    frame_side = _group(dataset, "FrameAnatomySequence").get("FrameLaterality")
+    frame_side = functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality")
     sides = [frame_side, dataset.get("ImageLaterality"), dataset.get("Laterality")]
     views: list[str | None] = [
         VIEW_CODES.get(str(item.get("CodeValue", "")).strip()) for item in dataset.get("ViewCodeSequence") or ()
@@ -237,7 +242,7 @@ def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
         number = dataset.get("SliceLocation", dataset.get("InstanceNumber"))
         return [float(number or 0)] if frames == 1 else [float(i) for i in range(frames)]
     places = np.array([[float(x) for x in point] for point in points])
-    orientation = _group(dataset, "PlaneOrientationSequence").get("ImageOrientationPatient")
+    orientation = functional_group(dataset, "PlaneOrientationSequence").get("ImageOrientationPatient")
     orientation = orientation or dataset.get("ImageOrientationPatient")
     if orientation is not None and len(orientation) == 6:
         axes = np.array([float(x) for x in orientation]).reshape(2, 3)
@@ -258,7 +263,7 @@ def _order(positions: list[float]) -> tuple[int, ...]:
 
 
 def _spacing(dataset: Dataset) -> float | None:
-    measures = _group(dataset, "PixelMeasuresSequence")
+    measures = functional_group(dataset, "PixelMeasuresSequence")
     for value in (measures.get("PixelSpacing"), dataset.get("PixelSpacing"), dataset.get("ImagerPixelSpacing")):
         if value and float(value[0]) > 0:
             return float(value[0])
@@ -266,7 +271,7 @@ def _spacing(dataset: Dataset) -> float | None:
 
 
 def _slice_spacing(dataset: Dataset) -> float | None:
-    measures = _group(dataset, "PixelMeasuresSequence")
+    measures = functional_group(dataset, "PixelMeasuresSequence")
     for value in (measures.get("SliceThickness"), dataset.get("SliceThickness")):
         if value and float(value) > 0:
             return float(value)
@@ -277,7 +282,7 @@ def _first_item(sequence: Any) -> Dataset:
     return sequence[0] if sequence else Dataset()
 
 
-def _group(dataset: Dataset, name: str) -> Dataset:
+def functional_group(dataset: Dataset, name: str) -> Dataset:
     """A functional group of a multi-frame image: the one that all frames share, else that of the first frame."""
     for place in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         group = _first_item(dataset.get(place)).get(name)

@@ -5,10 +5,8 @@ Image. Both are JPEG 2000 lossless. `dciodvfy` finds no error in them.
 """
 
 import math
-import uuid
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from openjpeg.utils import encode_array
@@ -17,14 +15,13 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
 from pydicom.uid import UID, JPEG2000Lossless
-from pydicom.valuerep import format_number_as_ds
 
 from mm3d import __version__
+from mm3d.dicom.build import code, item, number, uid
 from mm3d.dicom.header import MAMMOGRAPHY, TOMOSYNTHESIS
 from mm3d.dicom.window import Window
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 
-NAMESPACE = uuid.UUID("6e1a2f0e-3f0b-5f57-9a5e-3d6d6d336400")  # of all our UIDs; any, but always this one
 DATE, TIME = "20260101", "120000"  # of every exam: a date that is not one is better than the date of the computation
 COMMENT = "Synthetic image of a virtual clinical trial (mm3d); no patient. Not for clinical use."
 VIEWS = {
@@ -74,7 +71,7 @@ def write_view(view: RenderedView, breast: RenderedBreast, trial: str, path: Pat
     ds.file_meta = FileMetaDataset()
     ds.file_meta.MediaStorageSOPClassUID, ds.file_meta.MediaStorageSOPInstanceUID = ds.SOPClassUID, ds.SOPInstanceUID
     ds.file_meta.TransferSyntaxUID = JPEG2000Lossless
-    ds.file_meta.ImplementationClassUID, ds.file_meta.ImplementationVersionName = _uid("mm3d"), "MM3D"
+    ds.file_meta.ImplementationClassUID, ds.file_meta.ImplementationVersionName = uid("mm3d"), "MM3D"
     content = BytesIO()  # not at once to the file: pydicom makes a traceback of what a full disk says
     ds.save_as(content, enforce_file_format=True)
     path.write_bytes(content.getbuffer())
@@ -85,8 +82,8 @@ def _describe(ds: Dataset, view: RenderedView, breast: RenderedBreast, trial: st
     study = (trial, breast.patient, breast.exam)
     series = (*study, view.laterality, view.position, view.modality)
     ds.SOPClassUID = UID(MAMMOGRAPHY[0] if view.modality == "FFDM" else TOMOSYNTHESIS)
-    ds.SOPInstanceUID = _uid(*series, "instance")
-    ds.StudyInstanceUID, ds.SeriesInstanceUID = _uid(*study), _uid(*series)
+    ds.SOPInstanceUID = uid(*series, "instance")
+    ds.StudyInstanceUID, ds.SeriesInstanceUID = uid(*study), uid(*series)
     ds.PatientName, ds.PatientID = f"Virtual^{breast.patient}", breast.patient
     # SyntheticData (0008,001C) would say it best, but is younger than many a reader and checker.
     ds.PatientBirthDate, ds.PatientSex, ds.QualityControlSubject = "", "F", "YES"
@@ -107,38 +104,38 @@ def _describe(ds: Dataset, view: RenderedView, breast: RenderedBreast, trial: st
     ds.BreastImplantPresent = "NO"
     ds.AcquisitionContextSequence = Sequence()
     value, meaning = VIEWS[view.position]
-    ds.ViewCodeSequence = Sequence([_code(value, meaning, ViewModifierCodeSequence=[])])
+    ds.ViewCodeSequence = Sequence([code(value, meaning, ViewModifierCodeSequence=[])])
 
 
 def _describe_mammogram(ds: Dataset, view: RenderedView, breast: RenderedBreast) -> None:
     window = full_range(view.bits)
     ds.PresentationIntentType, ds.ImageType = "FOR PRESENTATION", ["DERIVED", "PRIMARY"]
     ds.AcquisitionDate, ds.AcquisitionTime = DATE, TIME
-    ds.PositionerType, ds.BodyPartThickness = "MAMMOGRAPHIC", _number(breast.thickness_mm)
+    ds.PositionerType, ds.BodyPartThickness = "MAMMOGRAPHIC", number(breast.thickness_mm)
     ds.ImageLaterality, ds.ViewPosition = view.laterality, view.position
     ds.PatientOrientation = ORIENTATIONS[view.laterality, view.position][0]
-    ds.AnatomicRegionSequence = Sequence([_code("76752008", "Breast")])
+    ds.AnatomicRegionSequence = Sequence([code("76752008", "Breast")])
     ds.OrganExposed = "BREAST"
     ds.DetectorType, ds.DetectorConfiguration, ds.DetectorID = "DIRECT", "AREA", "virtual"
-    ds.ImagerPixelSpacing = [_number(view.pixel_spacing)] * 2
-    ds.DistanceSourceToDetector = _number(breast.system.source_detector_mm)
+    ds.ImagerPixelSpacing = [number(view.pixel_spacing)] * 2
+    ds.DistanceSourceToDetector = number(breast.system.source_detector_mm)
     ds.PixelIntensityRelationship, ds.PixelIntensityRelationshipSign = "LOG", -1  # bright where much was absorbed
     ds.RescaleIntercept, ds.RescaleSlope, ds.RescaleType = "0", "1", "US"
-    ds.WindowCenter, ds.WindowWidth = _number(window.centre), _number(window.width)
+    ds.WindowCenter, ds.WindowWidth = number(window.centre), number(window.width)
     ds.VOILUTFunction = window.function
 
 
 def _describe_tomosynthesis(ds: Dataset, view: RenderedView, breast: RenderedBreast) -> None:
-    ds.FrameOfReferenceUID, ds.PositionReferenceIndicator = _uid(str(ds.SeriesInstanceUID), "frame of reference"), ""
+    ds.FrameOfReferenceUID, ds.PositionReferenceIndicator = uid(str(ds.SeriesInstanceUID), "frame of reference"), ""
     ds.ContentQualification, ds.NumberOfFrames = "RESEARCH", len(view.pixels)
-    ds.update(_item(ImageType=FRAME_TYPE, **FRAME_KIND))
+    ds.update(item(ImageType=FRAME_TYPE, **FRAME_KIND))
     # The standard has it in an optional module that also wants filters and temperatures, which we do not make up.
-    ds.BodyPartThickness = _number(breast.thickness_mm)
-    dimensions = _uid(str(ds.SeriesInstanceUID), "dimensions")
+    ds.BodyPartThickness = number(breast.thickness_mm)
+    dimensions = uid(str(ds.SeriesInstanceUID), "dimensions")
     ds.DimensionOrganizationType = "3D"
-    ds.DimensionOrganizationSequence = Sequence([_item(DimensionOrganizationUID=dimensions)])
+    ds.DimensionOrganizationSequence = Sequence([item(DimensionOrganizationUID=dimensions)])
     ds.DimensionIndexSequence = Sequence(
-        _item(
+        item(
             DimensionOrganizationUID=dimensions,
             DimensionIndexPointer=tag_for_keyword(name),
             FunctionalGroupPointer=tag_for_keyword("FrameContentSequence"),
@@ -154,21 +151,19 @@ def _shared_groups(view: RenderedView) -> Dataset:
     assert view.slice_spacing is not None
     window = full_range(view.bits)
     _, rows, columns = ORIENTATIONS[view.laterality, view.position]
-    measures = _item(
-        PixelSpacing=[_number(view.pixel_spacing)] * 2,
-        SliceThickness=_number(view.slice_spacing),
-        SpacingBetweenSlices=_number(view.slice_spacing),
+    measures = item(
+        PixelSpacing=[number(view.pixel_spacing)] * 2,
+        SliceThickness=number(view.slice_spacing),
+        SpacingBetweenSlices=number(view.slice_spacing),
     )
-    anatomy = _item(FrameLaterality=view.laterality, AnatomicRegionSequence=[_code("76752008", "Breast")])
-    display = _item(
-        WindowCenter=_number(window.centre), WindowWidth=_number(window.width), VOILUTFunction=window.function
-    )
-    return _item(
+    anatomy = item(FrameLaterality=view.laterality, AnatomicRegionSequence=[code("76752008", "Breast")])
+    display = item(WindowCenter=number(window.centre), WindowWidth=number(window.width), VOILUTFunction=window.function)
+    return item(
         PixelMeasuresSequence=[measures],
-        PlaneOrientationSequence=[_item(ImageOrientationPatient=[_number(x) for x in (*rows, *columns)])],
+        PlaneOrientationSequence=[item(ImageOrientationPatient=[number(x) for x in (*rows, *columns)])],
         FrameAnatomySequence=[anatomy],
         FrameVOILUTSequence=[display],
-        PixelValueTransformationSequence=[_item(RescaleIntercept="0", RescaleSlope="1", RescaleType="US")],
+        PixelValueTransformationSequence=[item(RescaleIntercept="0", RescaleSlope="1", RescaleType="US")],
     )
 
 
@@ -179,13 +174,13 @@ def _frame_groups(view: RenderedView) -> list[Dataset]:
     to_detector = np.cross(rows, columns)
     groups = []
     for z in range(len(view.pixels)):
-        place = [_number(x) for x in -to_detector * z * view.slice_spacing]
-        content = _item(StackID="1", InStackPositionNumber=z + 1, DimensionIndexValues=[1, z + 1])
+        place = [number(x) for x in -to_detector * z * view.slice_spacing]
+        content = item(StackID="1", InStackPositionNumber=z + 1, DimensionIndexValues=[1, z + 1])
         groups.append(
-            _item(
+            item(
                 FrameContentSequence=[content],
-                PlanePositionSequence=[_item(ImagePositionPatient=place)],
-                XRay3DFrameTypeSequence=[_item(FrameType=FRAME_TYPE, **FRAME_KIND)],
+                PlanePositionSequence=[item(ImagePositionPatient=place)],
+                XRay3DFrameTypeSequence=[item(FrameType=FRAME_TYPE, **FRAME_KIND)],
             )
         )
     return groups
@@ -197,24 +192,3 @@ def _protocol(breast: RenderedBreast) -> str:
     return (
         f"{system.projections} projections over {system.arc_degrees:g} degrees, source {system.source_detector_mm:g} mm"
     )
-
-
-def _uid(*names: str) -> UID:
-    """A UID that is a pure function of the names (PS3.5 B.2: a UUID under 2.25)."""
-    return UID(f"2.25.{uuid.uuid5(NAMESPACE, '|'.join(names)).int}")
-
-
-def _number(value: float) -> str:
-    """A number as DICOM writes it, in at most 16 characters; -0 is 0."""
-    return format_number_as_ds(float(value) + 0.0)
-
-
-def _code(value: str, meaning: str, **fields: Any) -> Dataset:
-    return _item(CodeValue=value, CodingSchemeDesignator="SCT", CodeMeaning=meaning, **fields)
-
-
-def _item(**fields: Any) -> Dataset:
-    ds = Dataset()
-    for name, value in fields.items():
-        setattr(ds, name, Sequence(value) if name.endswith("Sequence") else value)
-    return ds

@@ -48,8 +48,9 @@ def in_split(truth: Truth, split: str | None) -> Truth:
         return truth
     breasts = tuple(breast for breast in truth.breasts if breast.split == split)
     if not breasts:
-        known = ", ".join(name for name in truth.splits() if name) or "it has no splits"
-        raise InputError(f"--split {split} is no split of {truth.name}; known: {known}.")
+        known = ", ".join(name for name in truth.splits() if name)
+        there = f"known: {known}" if known else "it has none"
+        raise InputError(f"--split {split} is no split of {truth.name}; {there}.")
     return replace(truth, breasts=breasts)
 
 
@@ -78,6 +79,11 @@ def join(name: str, predictions: Predictions, truth: Truth, settings: EvaluateSe
         raise InputError(f"{truth.name} has no view of {modality}; choose another with --modality.")
     views = tuple(view for breast in breasts for view in breast.views)
     predicted, notes = _predicted(predictions, truth, views, settings.skip_unknown)
+    if any(predictions.views()) and not any(predicted):
+        raise InputError(
+            f"{name} has no prediction for a volume of {truth.name} that is {modality}"
+            f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."
+        )
     proposals = _proposals(predicted)
     view_scores = _view_scores(name, predicted, proposals)
     breast_of = np.repeat(np.arange(len(breasts)), [len(breast.views) for breast in breasts])
@@ -141,7 +147,8 @@ def _predicted(
 
 def _unknown(key: Key, place: str, truth: Truth) -> InputError:
     owners = sorted({breast.patient for breast in truth.breasts if breast.exam == key.study})
-    if owners and key.patient not in owners:
+    here = any(breast.patient == key.patient for breast in truth.breasts)
+    if here and owners and key.patient not in owners:
         return InputError(
             f"{place}: study {key.study} is of patient {owners[0]} in {truth.name}, not of {key.patient}; "
             "see that the identifiers are of one row."

@@ -10,7 +10,7 @@ from mm3d.evaluate.judge import LEVELS, Judged, Scored, detections, judge, score
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.metrics import bootstrap
 from mm3d.metrics.calibration import operating_point, reliability
-from mm3d.metrics.dbtex import dbtex
+from mm3d.metrics.dbtex import LEAST_DISTANCE, dbtex
 from mm3d.metrics.depth import depth_errors
 from mm3d.metrics.froc import Detections, recall_at, threshold_at
 from mm3d.metrics.hits import Findings, FloatArray, best_proposals
@@ -44,8 +44,8 @@ def measure(joined: Joined, weights: bootstrap.Weights, settings: EvaluateSettin
     unlabelled = len(joined.breasts) - len(scored["breast"].names)
     if unlabelled:
         notes.append(f"{unlabelled:,} breasts have no label; the AUC leaves them out.")
-    official, why_not = _dbtex(joined)
-    notes += [why_not] if why_not else []
+    official, remark = _dbtex(joined)
+    notes += [remark] if remark else []
     result = {
         "name": joined.name,
         "modality": joined.modality,
@@ -107,7 +107,7 @@ def _counts(judged: Judged) -> dict[str, int]:
 
 
 def _dbtex(joined: Joined) -> tuple[dict[str, float] | None, str]:
-    """The official score, or why there is none."""
+    """The official score, and what is to be said of it, or why there is none."""
     slices = np.array([np.nan if view.slices is None else view.slices for view in joined.views])
     if joined.modality != "DBT" or not joined.marks:
         return None, ""
@@ -118,7 +118,14 @@ def _dbtex(joined: Joined) -> tuple[dict[str, float] | None, str]:
         )
     if np.isnan(joined.proposals.slices).any():
         return None, "There is no DBTex score: it needs a slice of every proposal."
-    return dbtex(joined.proposals, joined.findings, slices, len(joined.views)), ""
+    note = ""
+    half = float(np.median(np.linalg.norm(joined.findings.boxes[:, 2:] - joined.findings.boxes[:, :2], axis=1))) / 2
+    if half < LEAST_DISTANCE / 2:
+        note = (
+            f"The DBTex score says little here: a centre {LEAST_DISTANCE:.0f} pixels away is a hit to it, and half the "
+            f"diagonal of a box is {half:.0f} pixels in the median."
+        )
+    return dbtex(joined.proposals, joined.findings, slices, len(joined.views)), note
 
 
 def _depth(judged: Judged) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from mm3d.evaluate.judge import Judged, detections, scored_breasts, scored_image
 from mm3d.evaluate.measure import area, recalls
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.metrics import bootstrap
+from mm3d.metrics.froc import Detections
 from mm3d.metrics.hits import BoolArray, FloatArray
 
 UNKNOWN = "unknown"
+MANY = 5  # different numbers in a column, and it is divided into thirds
 MILLIMETRES = (10.0, 20.0)  # where sizes are parted: the stages T1a and b, T1c, T2 and more
 
 
@@ -49,17 +51,36 @@ def parts(judged: Judged, column: str) -> list[Part]:
         return [Part(str(value), volumes=values == value) for value in np.unique(values)]
     if column in ("laterality", "split"):
         values = np.array([getattr(breast, column) or UNKNOWN for breast in joined.breasts])
+        order = np.unique(values).tolist()
     elif column in columns_of(joined):
-        values = np.array([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
+        values, order = _classes([breast.attributes.get(column, UNKNOWN) for breast in joined.breasts])
     else:
         known = columns_of(joined)
         near = difflib.get_close_matches(column, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known columns: {', '.join(known)}."
         raise InputError(f"--by {column}: the cohort has no such column; {hint}")
-    return [
-        Part(str(value), volumes=(values == value)[joined.breast_of], breasts=values == value)
-        for value in np.unique(values)
-    ]
+    return [Part(value, volumes=(values == value)[joined.breast_of], breasts=values == value) for value in order]
+
+
+def _classes(values: list[str]) -> tuple[Any, list[str]]:
+    """An attribute's values (B,) and their order; numbers of which there are many become thirds."""
+    numbers = np.array([np.nan if value == UNKNOWN else _number(value) for value in values])
+    known = numbers[~np.isnan(numbers)]
+    words = len(values) - values.count(UNKNOWN) - len(known)
+    if words or len(np.unique(known)) <= MANY:
+        return np.array(values), sorted(set(values))
+    edges = np.quantile(known, [1 / 3, 2 / 3])
+    low, high = (f"{edge:.3g}" for edge in edges)
+    names = [f"below {low}", f"{low} to {high}", f"{high} and more", UNKNOWN]
+    number = np.where(np.isnan(numbers), 3, np.digitize(np.nan_to_num(numbers), edges))
+    return np.array(names)[number], [name for i, name in enumerate(names) if (number == i).any()]
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return np.nan
 
 
 def _parts_of_findings(judged: Judged, column: str) -> list[Part]:
@@ -96,6 +117,12 @@ def _size_classes(longer: FloatArray, unit: str, malignant: BoolArray) -> tuple[
     return np.array(names)[np.digitize(longer, edges)], names
 
 
+def _replicates(d: Detections, rates: FloatArray, weights: bootstrap.Weights) -> FloatArray:
+    """Of one patient's findings there is nothing to draw from: no replicate has a value, and no error is claimed."""
+    replicates = bootstrap.recalls_at(d, rates, weights)
+    return replicates if len(np.unique(d.found_owner)) > 1 else np.full_like(replicates, np.nan)
+
+
 def subgroups(
     judged: Judged, column: str, weights: bootstrap.Weights, settings: EvaluateSettings
 ) -> list[dict[str, Any]]:
@@ -116,8 +143,7 @@ def subgroups(
             {
                 "value": part.value,
                 "recall": {
-                    rule: recalls(d, bootstrap.recalls_at(d, rates, weights), settings.rates)
-                    for rule, d in found.items()
+                    rule: recalls(d, _replicates(d, rates, weights), settings.rates) for rule, d in found.items()
                 },
                 "auc": area(units) | {"of": "images" if part.breasts is None else "breasts"},
             }

@@ -178,7 +178,7 @@ def _outline(anatomy: Anatomy, position: Position, y: NDArray[np.float64]) -> ND
     bow = np.clip(1 - np.abs(along) ** anatomy.roundness, 0, None) ** (1 / 2.0)
     if position == "MLO":  # above, the skin line runs up to the armpit
         shoulder = 0.12 + 0.75 * anatomy.muscle[0]
-        slope = np.cos(np.pi / 2 * np.clip(along / 1.4, -1, 0)) ** 1.6
+        slope = np.cos(np.pi / 2 * np.clip(along / 1.9, -1, 0)) ** 2.6
         bow = np.where(along < 0, shoulder + (1 - shoulder) * slope, bow)
     for number, (amplitude, phase) in enumerate(anatomy.waves, start=2):
         bow = bow * (1 + amplitude * (np.sin(number * np.pi * along + phase) - np.sin(phase)))

@@ -60,8 +60,12 @@ def _measured(trial: Trial, workers: int, console: Console) -> list[Measured]:
     return [view for index in sorted(views) for view in views[index]]
 
 
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 0.001 else "0"
+
+
 def _gate(row: Row) -> str:
-    if row.low is None and row.high is None:
+    if row.passed is None:
         return ""
     if row.high is None:
         return f"at least {row.low:g}"
@@ -72,10 +76,12 @@ def _told(rows: Sequence[Row], trial: Trial) -> Table:
     shown = Table(title=f"{trial.breasts} breasts, scale {trial.scale}, {trial.system}, seed {trial.seed}")
     shown.add_column("measure", no_wrap=True)
     shown.add_column("ours", justify="right")
+    shown.add_column("of", justify="right")
     for name in ("published", "gate", "verdict"):
         shown.add_column(name)
     for row in rows:
-        shown.add_row(row.measure, f"{row.ours:.3g}", row.published, _gate(row), VERDICT[row.passed])
+        verdict = VERDICT[row.passed]
+        shown.add_row(row.measure, _number(row.ours), f"{row.count:,}", row.published, _gate(row), verdict)
     return shown
 
 
@@ -94,10 +100,10 @@ def _draw(rows: Sequence[Row], trial: Trial, path: Path) -> None:
         if y % 2:
             axes.axhspan(y - 0.5, y + 0.5, color="#F4F4F4", lw=0)
         axes.text(-2.5, y, row.measure, fontsize=8.5, va="center")
-        axes.text(-1.02, y, f"{row.ours:.3g}", fontsize=8.5, va="center", ha="right", color=colour, weight="bold")
+        axes.text(-1.02, y, _number(row.ours), fontsize=8.5, va="center", ha="right", color=colour, weight="bold")
         axes.text(-0.85, y, row.published, fontsize=8, va="center", color="#333333")
         axes.text(1.45, y, VERDICT[row.passed], fontsize=8.5, va="center", color=colour)
-        if row.low is not None and row.high is not None:
+        if row.passed is not None and row.low is not None and row.high is not None:
             # The gate takes the middle half of the strip, so that what lies outside is seen as well.
             place = 0.25 + 0.5 * (row.ours - row.low) / (row.high - row.low)
             axes.plot([0.3, 0.9], [y, y], color="#BBBBBB", lw=5, solid_capstyle="butt")

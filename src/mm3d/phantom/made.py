@@ -31,6 +31,7 @@ class Record:
     breast: Breast  # the paths of its files are relative to the trial's folder, so that that may move
     slices: dict[str, int]  # stored slices of each view, by its name
     keys: dict[str, str] = field(default_factory=dict)  # of the views, by name, if they are prepared
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes of the files, by name: a damaged one is made again
 
     def breast_in(self, folder: Path) -> Breast:
         """The breast, with its files where they are."""
@@ -45,7 +46,8 @@ def find(folder: Path, index: int) -> Record | None:
         record = from_dict(Record, json.loads(path.read_text()), str(path))
     except (OSError, ValueError, InputError):
         return None
-    whole = all((folder / file).is_file() for view in record.breast.views for file in view.files)
+    files = [folder / file for view in record.breast.views for file in view.files]
+    whole = all(file.is_file() and file.stat().st_size == record.sizes.get(file.name) for file in files)
     return record if whole and all(is_prepared(folder, key) for key in record.keys.values()) else None
 
 
@@ -62,6 +64,8 @@ def make(
             record = _write_dicom(rendered, identity, folder)
         else:
             record = _write_prepared(rendered, identity, folder, settings)
+        files = [folder / file for view in record.breast.views for file in view.files]
+        record = replace(record, sizes={file.name: file.stat().st_size for file in files})
         with replacing(_path(folder, index)) as partial:
             partial.write_text(json.dumps(to_dict(record), indent=1))
     except OSError as error:

@@ -17,15 +17,16 @@ MALIGNANT, BENIGN, GREY = (255, 96, 64), (96, 200, 120), (200, 200, 200)
 
 
 def montage(trial: Trial, most: int = 6) -> Image.Image:
-    """A row for each of the trial's first findings of different kinds: the whole view, then the finding enlarged."""
+    """A row for the trial's first finding of each kind: the whole view, then the finding enlarged."""
     rows = []
-    for index in _telling(trial, most):
+    for kind, index in list(_telling(trial).items())[:most]:
         breast = render_breast(trial, index)
-        flat, deep = breast.views[0], breast.views[1]
-        if not deep.findings:  # this one is in MLO alone
-            flat, deep = breast.views[2], breast.views[3]
-        if deep.findings:
-            rows.append(_row(breast, flat, deep))
+        flats, deeps = breast.views[::2], breast.views[1::2]  # CC and MLO
+        for flat, deep in zip(flats, deeps, strict=True):
+            finding = next((finding for finding in deep.findings if finding.kind == kind), None)
+            if finding:
+                rows.append(_row(breast, flat, deep, finding))
+                break
     if not rows:
         return Image.new("RGB", (4 * HEIGHT, CAPTION))
     width = max(row.width for row in rows)
@@ -37,18 +38,16 @@ def montage(trial: Trial, most: int = 6) -> Image.Image:
     return whole
 
 
-def _telling(trial: Trial, most: int) -> list[int]:
-    """Breasts with one finding, each of another kind, the malignant kinds first."""
+def _telling(trial: Trial) -> dict[str, int]:
+    """The first breast with each kind of finding, the malignant kinds first."""
     found: dict[str, int] = {}
     for index in range(trial.breasts):
-        _, lesions = draw_case(trial, index)
-        if len(lesions) == 1:
-            found.setdefault(lesions[0].kind.name, index)
-    return [found[kind] for kind in KINDS if kind in found][:most]
+        for lesion in draw_case(trial, index)[1]:
+            found.setdefault(lesion.kind.name, index)
+    return {kind: found[kind] for kind in KINDS if kind in found}
 
 
-def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView) -> Image.Image:
-    finding = deep.findings[0]
+def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView, finding: Finding) -> Image.Image:
     best, spacing = finding.slice or 0, deep.slice_spacing or 1.0
     beside = best + round(OFF / spacing)
     if beside >= len(deep.pixels):

@@ -59,8 +59,15 @@ def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | N
     _open_folder(output, trial, settings)
     _clear(output)  # a full disk may need the room
     console = Console()
-    with progress(console, "rendering", trial.breasts) as advance:
-        records = make_missing(render, trial, output, settings, workers, advance)
+    try:
+        with progress(console, "rendering", trial.breasts) as advance:
+            records = make_missing(render, trial, output, settings, workers, advance)
+    except KeyboardInterrupt:
+        kept = sum(find(output, index) is not None for index in range(trial.breasts))
+        _clear(output)
+        told = f"{kept} of {trial.breasts} breasts are in {output}; the same command makes the others."
+        console.print(told, soft_wrap=True, highlight=False)
+        raise
     name = output.resolve().name
     if settings is None:
         cohort = Cohort(name, tuple(record.breast_in(output) for record in records), notes=(NOTE,))

@@ -4,6 +4,7 @@ A view interpolates the latent fields on its own grid, adds what is finer than t
 by thresholds, which gives borders where a Gaussian field alone would give clouds.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -144,25 +145,29 @@ class _Detail:
         return self.last
 
 
+def muscle_depth(form: Form) -> Array:
+    """(y, x) mm inside the pectoral muscle of MLO, negative outside: a wedge at the top of the chest wall."""
+    anatomy, y, x = form.anatomy, form.grid.y[:, None], form.grid.x[None, :]
+    width, height = anatomy.muscle[0] * 0.75 * anatomy.depth, anatomy.muscle[1] * 1.1 * anatomy.length
+    down = (y - form.grid.y[0]) / height
+    border = width * (1 - down) * (1 + 0.12 * np.sin(np.pi * np.clip(down, 0, 1)))
+    return (border - x) / math.hypot(1, width / height)
+
+
 class _Muscle:
-    """The pectoral muscle of MLO: a wedge at the top of the chest wall, with fibres along its border."""
+    """The pectoral muscle, with fibres along its border."""
 
     def __init__(self, form: Form, rng: np.random.Generator) -> None:
         self.form = form
-        anatomy, y, x = form.anatomy, form.grid.y[:, None], form.grid.x[None, :]
-        width, height = anatomy.muscle[0] * 0.75 * anatomy.depth, anatomy.muscle[1] * 1.1 * anatomy.length
-        down = (y - form.grid.y[0]) / height
-        bulge = 1 + 0.12 * np.sin(np.pi * np.clip(down, 0, 1))
-        border = width * (1 - down) * bulge
-        self.distance = ((border - x) / np.hypot(1, width / height)).astype(np.float32)  # mm inside the muscle
-        across = (x - border).astype(np.float32)
-        along = (y * 0.15).astype(np.float32)
-        waves = rng.uniform(0.15, 0.6, 12), rng.normal(0, 0.15, 12), rng.uniform(0, 2 * np.pi, 12)
-        self.fibres = sum(np.sin(a * across + b * along + c) for a, b, c in zip(*waves, strict=True)) / np.sqrt(12)
+        self.distance = muscle_depth(form)
+        along = 0.15 * form.grid.y[:, None]
+        waves = zip(rng.uniform(0.15, 0.6, 12), rng.normal(0, 0.15, 12), rng.uniform(0, 2 * np.pi, 12), strict=True)
+        fibres = [np.sin(float(a) * self.distance + float(b) * along + float(c)) for a, b, c in waves]
+        self.fibres = np.sum(fibres, axis=0) / math.sqrt(12)
 
     def fill(self, tissue: Array, z: Array) -> None:
         half = self.form.anatomy.thickness / 2
-        depth = half * (0.3 + 0.5 * np.clip(self.distance / 25, 0, 1))
+        depth = half * (0.25 + 0.35 * np.clip(self.distance / 25, 0, 1))
         edge = np.minimum(self.distance[None] / 1.5, (depth[None] - np.abs(z)[:, None, None]) / 2)
         share = _smooth_step(edge)
         texture = MUSCLE + 0.10 * (MUSCLE - FAT) * self.fibres[None]

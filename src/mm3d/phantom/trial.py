@@ -39,11 +39,11 @@ class Trial:
     system: Literal["hologic", "siemens", "ge", "mixed"] = "hologic"
     """Whose tomosynthesis; mixed draws one for each patient."""
     malignant: float = 0.4
-    """Share of breasts with cancer."""
+    """Probability that a breast has cancer."""
     benign: float = 0.3
-    """Share of breasts with benign findings only. The rest are negative."""
+    """Probability that it has benign findings only. The rest are negative."""
     one_view: float = 0.15
-    """Share of findings that lie outside the field of one view: 16 of 106 breasts of BCS-DBT are boxed in one."""
+    """Probability that a finding lies outside the field of one view: 16 of 106 breasts of BCS-DBT are boxed in one."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -97,7 +97,7 @@ def render_breast(trial: Trial, index: int) -> RenderedBreast:
     anatomy = views[0].form.anatomy
     return RenderedBreast(
         patient=f"V{trial.seed}-{patient:05d}",
-        exam="1",
+        exam=f"V{trial.seed}-S{patient:05d}",
         laterality=laterality,
         label=label,
         attributes={

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm3d.dicom.frames import FrameReader
-from mm3d.dicom.header import Header, read_header
+from mm3d.dicom.header import Header, read_header, slices_of
 from mm3d.dicom.window import LookupTable, Window
 from mm3d.errors import InputError
 from mm3d.records import View
@@ -65,7 +65,7 @@ def files_of(view: View) -> Files:
     for header in headers:
         if (header.rows, header.columns) != (first.rows, first.columns):
             raise InputError(f"{header.path} has another size than the other slices of {view.name}; leave it out.")
-    frames = tuple((file, number) for file, header in enumerate(headers) for number in header.frame_order)
+    frames = slices_of(headers)
     image = Image(
         name=str(first.path),
         slices=len(frames),

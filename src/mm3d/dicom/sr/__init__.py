@@ -1,0 +1,14 @@
+"""Results as DICOM structured reports, which go back into the archive beside the images they are of."""
+
+from mm3d.dicom.sr.cad_report import write_cad_report
+from mm3d.dicom.sr.measurement_report import write_measurement_report
+from mm3d.dicom.sr.reported import Algorithm, ReportedExam, ReportedFinding, ReportedView
+
+__all__ = [
+    "Algorithm",
+    "ReportedExam",
+    "ReportedFinding",
+    "ReportedView",
+    "write_cad_report",
+    "write_measurement_report",
+]
