@@ -13,7 +13,8 @@ from scipy import ndimage
 from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.phantom.anatomy import draw_anatomy, form
-from mm3d.phantom.audit import measure_breast, table
+from mm3d.phantom.audit import Row, measure_breast, table
+from mm3d.phantom.audit_page import audit
 from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
 from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import KINDS, draw_lesion, insert
@@ -244,6 +245,21 @@ def test_the_audits_gates_pass_at_mini_scale() -> None:
     assert [(row.measure, row.ours) for row in judged if not row.passed] == []
 
 
+def test_a_gate_fails_outside_its_limits_and_is_silent_with_a_note() -> None:
+    assert Row("β", 3.0, 1, "", 2.9, 3.4).passed is True
+    assert Row("β", 3.5, 1, "", 2.9, 3.4).passed is False
+    assert Row("kurtosis", 1.3, 1, "", 1.4, None).passed is False
+    assert Row("β", 3.5, 1, "", 2.9, 3.4, "not judged: too few").passed is None
+    assert Row("kurtosis", 1.3, 1).passed is None
+
+
+def test_an_audit_that_fails_says_so_with_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [Row("β", 9.9, 1, "", 2.9, 3.4)]
+    monkeypatch.setattr("mm3d.phantom.audit_page.table", lambda *_: wrong)
+    assert audit(Trial(seed=0, breasts=1, scale="tiny"), tmp_path, 1) == 1
+    assert '"passed": false' in (tmp_path / "audit.json").read_text()
+
+
 def test_the_measures_know_clouds_from_tissue_and_find_an_exponent() -> None:
     rng = np.random.default_rng(0)
     size, pixel = 512, 0.25
@@ -302,8 +318,9 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
 
 def test_the_audit_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--breasts", "2", "--scale", "tiny", "--malignant", "1", "--benign", "0"]
-    assert main(["phantom", str(tmp_path), "--audit", *few]) == 1  # two breasts of 2.5 mm pixels do not pass
+    assert main(["phantom", str(tmp_path), "--audit", *few]) == 0
     said = capsys.readouterr().out
-    assert "gates pass" in said
+    assert "5 of 5 gates pass" in said  # those of the women that breasts are drawn from
     assert "too coarse" in said
+    assert "fewer than" in said
     assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "audit.png", "montage.png"}

@@ -138,7 +138,10 @@ def test_a_wrong_table_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"table\.csv is not a CSV file in UTF-8"):
         read_rows(tmp_path / "table.csv", ["a"])
     (tmp_path / "table.csv").write_bytes(b"")
-    with pytest.raises(InputError, match="no column 'a'"):
+    with pytest.raises(InputError, match=r"table\.csv is empty"):
+        read_rows(tmp_path / "table.csv", ["a"])
+    (tmp_path / "table.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(InputError, match=r"table\.csv has one column only; separate columns with ','"):
         read_rows(tmp_path / "table.csv", ["a"])
 
 
