@@ -20,7 +20,7 @@ from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import KINDS, draw_lesion, insert
 from mm3d.phantom.realism import gain_in_auc, kurtosis, power_law_exponent
 from mm3d.phantom.scale import SCALES
-from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside
+from mm3d.phantom.tissue import FAT, GLAND, attenuation, beside
 from mm3d.phantom.trial import BreastView, Trial, draw_case, make_views, render_breast
 from mm3d.phantom.truth import reconstructed_signal, signal_box, visible_range
 
@@ -58,7 +58,8 @@ def test_shares_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"malignant": 0.8, "benign": 0.3}, {"breasts": 0}, {"scale": "huge"}, {"one_view": 2.0}]
+    "wrong",
+    [{"malignant": 0.8, "benign": 0.3}, {"breasts": 0}, {"scale": "huge"}, {"one_view": 2.0}, {"contrast": 0.0}],
 )
 def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError):
@@ -103,7 +104,7 @@ def test_a_breast_has_the_density_it_is_said_to_have(density: float) -> None:
 
 def test_only_the_shape_tells_a_malignant_mass_from_a_benign_one() -> None:
     rng = np.random.default_rng(1)
-    drawn = {malignant: [draw_lesion(rng, malignant, MASS, 0.0) for _ in range(3000)] for malignant in (True, False)}
+    drawn = {malignant: [draw_lesion(rng, malignant, 0.0, 1.0) for _ in range(3000)] for malignant in (True, False)}
     means = {malignant: np.mean([lesion.attenuation for lesion in lesions]) for malignant, lesions in drawn.items()}
     assert means[True] == pytest.approx(means[False], rel=0.002)
     for malignant, lesions in drawn.items():
@@ -117,6 +118,18 @@ def test_only_the_shape_tells_a_malignant_mass_from_a_benign_one() -> None:
 def views() -> list[tuple[BreastView, BreastView]]:
     trial = replace(MINI, malignant=1.0, benign=0.0, one_view=0.0)
     return [make_views(trial, index) for index in range(6)]
+
+
+def test_contrast_makes_findings_stand_out_without_moving_anything_else() -> None:
+    plain, strong = (Trial(seed=3, breasts=8, scale="tiny", malignant=0.5, benign=0.5, contrast=k) for k in (1.0, 2.0))
+    for index in range(plain.breasts):
+        for view, clear in zip(make_views(plain, index), make_views(strong, index), strict=True):
+            for seen, again in zip(view.seen, clear.seen, strict=True):
+                assert again.lesion.attenuation - FAT == pytest.approx(2 * (seen.lesion.attenuation - FAT))
+                assert again.lesion.calcium == pytest.approx(8 * seen.lesion.calcium)
+                assert (seen.lesion.kind, seen.lesion.size) == (again.lesion.kind, again.lesion.size)
+                assert again.change.where == seen.change.where
+                assert again.change.added.sum() > seen.change.added.sum()
 
 
 def test_boxes_hold_what_a_lesion_adds(views: list[tuple[BreastView, BreastView]]) -> None:
@@ -158,7 +171,7 @@ def test_a_lesion_changes_its_surroundings_and_nothing_else(kind: str) -> None:
     before = attenuation(view, draw_latent(rng, 1.0), rng)
     lesion = next(
         drawn
-        for drawn in (draw_lesion(rng, KINDS[kind].malignant, MASS, 0.0) for _ in range(500))
+        for drawn in (draw_lesion(rng, KINDS[kind].malignant, 0.0, 1.0) for _ in range(500))
         if drawn.kind.name == kind
     )
     lesion = replace(lesion, size=min(lesion.size, 25.0))

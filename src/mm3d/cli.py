@@ -55,7 +55,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 # Options of `phantom` that are settings of the trial, by the names they have there.
-TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign")
+TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign", "contrast")
 
 
 def _phantom(arguments: argparse.Namespace) -> int:
@@ -288,6 +288,13 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=0.3,
         metavar="P",
         help="probability of benign findings only; the rest has none (default: 0.3)",
+    )
+    trial.add_argument(
+        "--contrast",
+        type=float,
+        default=1.0,
+        metavar="K",
+        help="times what findings differ from fat: 1 (default) is tissue's own, more makes them easier to see",
     )
     written = phantom.add_argument_group("what is written")
     written.add_argument(

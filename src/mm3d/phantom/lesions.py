@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from mm3d.phantom.anatomy import Array, Form, Grid
 from mm3d.phantom.strands import Strand, deposit, splat, wander
-from mm3d.phantom.tissue import CALCIUM, FAT, LIGAMENT
+from mm3d.phantom.tissue import CALCIUM, FAT, LIGAMENT, MASS
 from mm3d.records import Position
 
 Points = NDArray[np.float64]
@@ -58,6 +58,7 @@ class Lesion:
     kind: Kind
     size: float  # mm, the side of a box around it
     attenuation: float  # 1/mm, of a mass
+    calcium: float  # 1/mm, of a speck
     seed: int  # of its shape
     views: tuple[Position, ...]  # where it is seen: sometimes it lies outside one view's field
 
@@ -70,8 +71,8 @@ class Change:
     added: Array  # (z, y, x)
 
 
-def draw_lesion(rng: np.random.Generator, malignant: bool, attenuation: tuple[float, float], one_view: float) -> Lesion:
-    """`one_view`: the share of findings that only one view shows."""
+def draw_lesion(rng: np.random.Generator, malignant: bool, one_view: float, contrast: float) -> Lesion:
+    """`one_view`: the share of findings that only one view shows; `contrast`: times their difference from fat."""
     kinds = [kind for kind in KINDS.values() if kind.malignant == malignant]
     shares = np.array([kind.frequency for kind in kinds])
     kind = kinds[rng.choice(len(kinds), p=shares / shares.sum())]
@@ -79,7 +80,8 @@ def draw_lesion(rng: np.random.Generator, malignant: bool, attenuation: tuple[fl
     views: tuple[Position, ...] = ("CC", "MLO")
     if rng.random() < one_view:
         views = (views[rng.integers(2)],)
-    return Lesion(kind, size, rng.uniform(*attenuation), int(rng.integers(2**31)), views)
+    attenuation = FAT + contrast * (rng.uniform(*MASS) - FAT)
+    return Lesion(kind, size, attenuation, contrast**3 * CALCIUM, int(rng.integers(2**31)), views)
 
 
 def insert(volume: Array, form: Form, lesion: Lesion, place: tuple[float, float, float]) -> Change:
@@ -235,7 +237,7 @@ def _cluster(before: Array, local: _Local, lesion: Lesion, rng: np.random.Genera
     axes = np.array([1.0, *rng.uniform(0.6, 1, 2)])
     places = _directions(rng, count) * rng.uniform(0.45, 1, (count, 1)) * axes * 0.5 * lesion.size
     diameters = np.clip(0.40 * np.exp(0.35 * rng.standard_normal(count)), 0.15, 0.8)
-    return before + CALCIUM * local.specks(places @ _turn(rng), diameters, 0.8, rng, PRESSED)
+    return before + lesion.calcium * local.specks(places @ _turn(rng), diameters, 0.8, rng, PRESSED)
 
 
 def _smooth(ratio: tuple[float, float], lobes: float) -> "Shape":
@@ -266,7 +268,7 @@ def _coarse(before: Array, local: _Local, lesion: Lesion, rng: np.random.Generat
         0.45 * rng.random((count, pieces, 1)) ** (1 / 3)
     )
     small = np.repeat(diameters * (0.5 / pieces) ** (1 / 3), pieces)
-    return before + CALCIUM * local.specks(cloud.reshape(-1, 3), small, 0.0, rng)
+    return before + lesion.calcium * local.specks(cloud.reshape(-1, 3), small, 0.0, rng)
 
 
 def _vascular(before: Array, local: _Local, lesion: Lesion, rng: np.random.Generator) -> Array:
@@ -277,7 +279,7 @@ def _vascular(before: Array, local: _Local, lesion: Lesion, rng: np.random.Gener
     beside *= rng.uniform(0.9, 1.4) / np.linalg.norm(beside)
     each = np.repeat(np.concatenate([path + beside, path - beside]), 2, axis=0)
     kept = each[rng.random(len(each)) < 0.6] + rng.normal(0, 0.25, 3)
-    return before + CALCIUM * local.specks(kept, np.clip(rng.normal(0.42, 0.1, len(kept)), 0.15, 0.7), 1.0, rng)
+    return before + lesion.calcium * local.specks(kept, np.clip(rng.normal(0.42, 0.1, len(kept)), 0.15, 0.7), 1.0, rng)
 
 
 Shape = Callable[[Array, _Local, Lesion, np.random.Generator], Array]

@@ -19,7 +19,7 @@ from mm3d.phantom.latent import draw_latent
 from mm3d.phantom.lesions import Change, Lesion, draw_lesion, insert
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.scale import SCALES, Scale
-from mm3d.phantom.tissue import FAT, GLAND, MASS, attenuation, beside
+from mm3d.phantom.tissue import FAT, GLAND, attenuation, beside
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 from mm3d.records import Finding, Label, Laterality, Position
 
@@ -45,8 +45,13 @@ class Trial:
     one_view: float = 0.15
     """Probability that a finding lies outside the field of one view: 16 of 106 breasts of BCS-DBT are boxed in one."""
 
+    contrast: float = 1.0
+    """Times what findings, malignant and benign alike, differ from fat: 1 is tissue's own. More is easier."""
+
     def __post_init__(self) -> None:
         check(self)
+        if not 0 < self.contrast <= 10:
+            raise InputError(f"contrast = {self.contrast} must be above 0 and at most 10.")
         if self.scale not in SCALES:
             raise InputError(f"scale = {self.scale!r} is none of {', '.join(SCALES)}.")
         if self.breasts < 1:
@@ -131,7 +136,7 @@ def draw_case(trial: Trial, index: int) -> tuple[Label, tuple[Lesion, ...]]:
     cancers = {"malignant": 1 + int(rng.random() < 0.1)}.get(label, 0)
     others = {"malignant": int(rng.random() < 0.25), "benign": 1 + int(rng.random() < 0.25)}.get(label, 0)
     kinds = [True] * cancers + [False] * others
-    return label, tuple(draw_lesion(rng, malignant, MASS, trial.one_view) for malignant in kinds)
+    return label, tuple(draw_lesion(rng, malignant, trial.one_view, trial.contrast) for malignant in kinds)
 
 
 def make_views(trial: Trial, index: int) -> tuple[BreastView, BreastView]:
