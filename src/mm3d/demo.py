@@ -1,5 +1,6 @@
 """`mm3d demo`: a synthetic exam with a cancer, as DICOM files, and all that `mm3d predict` makes of it."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from mm3d.model import weights
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.predict.detect import PredictSettings
+from mm3d.predict.exam import RECORD
 from mm3d.predict.run import Options, clear_results, run
 from mm3d.predictions import Predictions, Proposal, read_json
 from mm3d.records import Finding
@@ -35,7 +37,8 @@ def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini"
     code = run([output / "exam"], output, Options(PredictSettings(), weights_path), time.perf_counter())
     if code == 0:
         _say(console, f"Weights: {weights.read_header(path).intended_use}")
-        told = " ".join(compare(breasts, read_json(output / "predictions.json")))
+        threshold = json.loads((output / RECORD).read_text())["method"]["operating_point"]["threshold"]
+        told = " ".join(compare(breasts, read_json(output / "predictions.json"), threshold))
         _say(console, f"{told} Open {output / 'report.html'} in a browser.")
     return code
 
@@ -55,7 +58,7 @@ def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
     return breasts
 
 
-def compare(breasts: list[RenderedBreast], predictions: Predictions) -> Iterator[str]:
+def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: float) -> Iterator[str]:
     """Where each cancer is in each view, and what the detector says there."""
     said = {view.view: view.findings for _, view in predictions.views()}
     for breast in breasts:
@@ -64,17 +67,19 @@ def compare(breasts: list[RenderedBreast], predictions: Predictions) -> Iterator
                 if finding.malignant:
                     yield (
                         f"There is a cancer in {_name(view).upper()}, {_place(finding.box, finding.slice)}: "
-                        f"{_found(finding, said[_name(view)])}"
+                        f"{_found(finding, said[_name(view)], threshold)}"
                     )
 
 
-def _found(finding: Finding, proposals: tuple[Proposal, ...]) -> str:
-    """The highest proposal that hits a finding, and its rank in the view."""
+def _found(finding: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
+    """The highest proposal that hits a finding, and whether it is marked."""
     for rank, proposal in enumerate(proposals, 1):  # the highest score first
         if iou(np.array(proposal.box), np.array(finding.box)) >= HIT:
             z = None if proposal.slice is None else round(proposal.slice)
-            which = "the highest of the view" if rank == 1 else f"number {rank} of the view"
-            return f"found, {which}, score {proposal.score:.2f}, {_place(proposal.box, z)}."
+            where = f"score {proposal.score:.2f}, {_place(proposal.box, z)}"
+            if proposal.score < threshold:
+                return f"not marked; below the operating point there is number {rank} of the view, {where}."
+            return f"found, number {rank} of the view, {where}."
     return "not found."
 
 
