@@ -144,6 +144,16 @@ def test_a_volume_in_single_slices_is_marked_in_the_right_file(tmp_path: Path, m
     assert [mark[0] for mark in found] == [instance(paths[round(f.slice or 0)]) for f in view.findings]
 
 
+def test_real_mammograms(tmp_path: Path, model: Path, real_data: Path) -> None:
+    """A GE and a Siemens image, of two patients: two exams, and all findings marked."""
+    assert predict(real_data / "dicom", "-o", tmp_path / "out", "--weights", model, "--threshold", "0") == 0
+    exams = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert len(exams) == 2
+    for exam in exams:
+        (breast,) = read(exam / "predictions.json").breasts
+        assert len(marked(exam / "sr" / "cad.dcm")) == len(breast.views[0].findings) > 0
+
+
 def test_dicom_and_prepared_views_give_the_same_whatever_the_chunk(tmp_path: Path, model: Path) -> None:
     folder = tmp_path / "exam"
     write_exam(folder, "DBT L CC", "DBT L MLO", "DBT R MLO")

@@ -189,12 +189,12 @@ class Run:
 
     def _one(self, exam: Exam, started: float) -> None:
         folder = self.output if self.alone else self.output / exam.code
-        if _is_finished(folder, exam):
-            self.skipped += 1
-            return
-        clear_results(folder)
         partial = half_made(self.output / exam.code)
         try:
+            if _is_finished(folder, exam):
+                self.skipped += 1
+                return
+            clear_results(folder)
             done = predict_exam(exam, self.method, partial, started)
             _place(partial, folder)
         except Exception as error:  # whatever an exam does, the others are predicted
