@@ -81,8 +81,10 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
     for path in given:
         if path.is_dir() and path.resolve() in (output.resolve(), *output.resolve().parents):
             raise InputError(f"{output} is inside {path}, which is read; give another folder with -o.")
-    method = make_method(options)
-    archive = read_archive(given, modality_of(method.input), options.identifiers)
+    console = Console()
+    with console.status("looking for exams"):
+        method = make_method(options)
+        archive = read_archive(given, modality_of(method.input), options.identifiers)
     if not archive.exams:
         why = f" ({archive.problems[0]})" if archive.problems else ""
         raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
@@ -92,7 +94,7 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
     if alone:  # a file that says nothing of itself may well be of this exam
         archive = Archive((_with_problems(archive.exams[0], archive.problems),), (), archive.others)
     started = time.perf_counter() - began
-    return Run(output, alone, archive, method, Console()).run(started)
+    return Run(output, alone, archive, method, console).run(started)
 
 
 def make_method(options: Options) -> Method:
