@@ -1,4 +1,4 @@
-# make demo   sets everything up and shows the model at work
+# make demo   sets everything up, makes an exam and predicts it
 # make test   sets everything up and passes the tests
 # make check  formatting, lint, types          make bench  measures, and writes docs/benchmarks.md
 #
@@ -39,7 +39,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/run.py --write docs/benchmarks.md
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist demo
 
 # What running needs, and what developing needs on top; each stamp is made anew when the requirements change.
 .venv/run: pyproject.toml constraints.txt

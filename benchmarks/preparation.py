@@ -53,7 +53,7 @@ def rows() -> list[Row]:
 def measure() -> dict[str, float | str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        path = _volume(folder / "volume.dcm")
+        path = volume(folder / "volume.dcm")
         view = View("volume", "L", "CC", "DBT", (path,), None, upright=True)
         cohort = Cohort("benchmark", (Breast("patient", "exam", "L", "negative", (view,)),))
         header = read_header(path)
@@ -68,7 +68,7 @@ def measure() -> dict[str, float | str]:
         return {"decoding": decoding, "preparing": preparing, "memory": peak[0], **_reading(folder, cohort)}
 
 
-def _volume(path: Path) -> Path:
+def volume(path: Path, side: str = "L", view: str = "CC", study: str | None = None) -> Path:
     """A volume like a scanner's: smooth tissue with 10 bits of texture and noise, half of it air."""
     from dicom_files import compressed, tomosynthesis, write
     from openjpeg.utils import encode_array
@@ -83,8 +83,10 @@ def _volume(path: Path) -> Path:
             gaussian_filter(random.normal(size=(ROWS, COLUMNS)), 4) * 800 + random.normal(size=(ROWS, COLUMNS)) * 6
         )
         frame = np.where(inside, (450 + texture).clip(50, 1023), 0).astype(np.uint16)
+        frame = np.ascontiguousarray(frame if side == "L" else frame[:, ::-1])
         encoded.append(bytes(encode_array(frame, bits_stored=10, photometric_interpretation=2)))
-    ds = tomosynthesis(np.zeros((FRAMES, 1, 1), dtype=np.uint16))
+    ds = tomosynthesis(np.zeros((FRAMES, 1, 1), dtype=np.uint16), side, view)
+    ds.StudyInstanceUID = study or ds.StudyInstanceUID
     ds.Rows, ds.Columns = ROWS, COLUMNS
     return write(compressed(ds, "1.2.840.10008.1.2.4.90", [encoded[i % 5] for i in range(FRAMES)]), path)
 

@@ -9,6 +9,7 @@ import detector
 import evaluation
 import full_size
 import phantom
+import predict
 import preparation
 import torch
 import training
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     arguments = parser.parse_args()
-    parts = (detector, full_size, preparation, evaluation, phantom, training)
+    parts = (detector, full_size, preparation, evaluation, phantom, training, predict)
     rows = [row for part in parts for row in part.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):

@@ -1,9 +1,15 @@
-"""The folder of real data, for the tests that read it."""
+"""What several test files need: the folder of real data, and a browser."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
@@ -15,3 +21,17 @@ def real_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail("MM3D_REAL_DATA is not set, and CI must have it")
     pytest.skip("set MM3D_REAL_DATA to the folder of real data to run this")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """Chromium as the system has it."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.fail("chromium is missing, and the report cannot be opened: apt-get install chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium)
+        yield launched
+        launched.close()

@@ -8,6 +8,7 @@ import pytest
 
 from mm3d import __version__
 from mm3d.cli import main
+from mm3d.model.weights import shipped
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,14 +39,7 @@ def test_info_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) ->
     info = json.loads(capsys.readouterr().out)
     assert info["mm3d"] == __version__
     assert info["threads"] >= 1
-    assert info["shipped_weights"] == []
-
-
-def test_the_demo_explains_every_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
-    printed = capsys.readouterr().out
-    for word in ("logits", "boxes", "slice_weights", "slices", "image_logits", "breast_logits", "CC", "MLO", "random"):
-        assert word in printed
+    assert [told["name"] for told in info["shipped_weights"]] == [path.stem for path in shipped()]
 
 
 def test_exit_codes_and_errors_without_traceback() -> None:
@@ -56,6 +50,8 @@ def test_exit_codes_and_errors_without_traceback() -> None:
     assert failed.stderr == "mm3d: nowhere.pth does not exist; give the path of a downloaded checkpoint.\n"
     assert run("demo", "--seed", "99999999999999999999").returncode == 2
     assert run("phantom", "out", "--malignant", "2").returncode == 2
+    assert run("predict", "exam", "-o", "out", "--threshold", "2").returncode == 2
+    assert run("predict", "exam", "-o", "out", "--threshold", "0.2", "--operating-point", "m.json").returncode == 2
     assert run("phantom", "out", "--breasts", "0").returncode == 2
     unused = run("phantom", "out", "--width", "96")
     assert unused.returncode == 1

@@ -12,6 +12,7 @@ from examples import TINY, build
 
 from mm3d.batches import prepared_breasts, read_image, stack
 from mm3d.cli import main
+from mm3d.inputs import InputName
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.predict.detect import Found, PredictSettings, predict_breast
@@ -115,6 +116,22 @@ def test_a_breast_with_one_view_is_predicted(folder: Path, model: Detector) -> N
     predicted = predict_breast(model, one, "volume", settings=ALL)
     assert [view.view for view in predicted.views] == ["lmlo"]
     assert predicted.score == pytest.approx(predicted.views[0].score, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["volume", "ffdm"])
+def test_a_volume_and_a_mammogram_are_one_breast(folder: Path, model: Detector, name: InputName) -> None:
+    """As the model on both, the mammogram on every slice; only the volume's findings have one."""
+    volume, flat = (prepared_breasts(folder, None, kind)[0] for kind in ("DBT", "FFDM"))
+    mixed = dataclasses.replace(volume, views=(volume.views[0], flat.views[1]))
+    predicted = predict_breast(model, mixed, name, settings=ALL)
+    images = read_image(volume.views[0], "volume"), np.repeat(read_image(flat.views[1], "ffdm"), SLICES, axis=0)
+    with torch.no_grad():
+        detections = model(stack([images]))
+    assert predicted.score == pytest.approx(detections.breast_logits[-1].sigmoid().item(), rel=1e-5)
+    cc, mlo = predicted.views
+    assert (cc.modality, mlo.modality) == ("DBT", "FFDM")
+    assert all(f.slice is not None and f.slice_weights is not None for f in cc.findings)
+    assert all(f.slice is None and f.slice_weights is None for f in mlo.findings)
 
 
 def test_suspicion_is_the_highest_score_that_covers_a_place() -> None:

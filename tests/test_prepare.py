@@ -25,7 +25,7 @@ from mm3d.prepare.region import breast_region, chest_wall
 from mm3d.prepare.run import prepare
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.prepare.view import WHITE, begin, fill
-from mm3d.records import Breast, Cohort, Finding, View
+from mm3d.records import Breast, Cohort, Finding, Modality, View
 from mm3d.workers import Outcome, Task, Workers
 
 SMALL = PrepareSettings(width=60, length=120, slices=4)
@@ -51,6 +51,32 @@ def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> t
     if not filled:
         fill(files, plan, target, range(plan.shape[0]))
     return np.load(target) / WHITE, plan
+
+
+@pytest.mark.parametrize("kind", ["volume", "lying the wrong way", "mammogram", "MONOCHROME1"])
+def test_copies_are_the_stored_slices_as_they_are_shown(tmp_path: Path, kind: str) -> None:
+    """What a report shows: every slice, whole, upright, in the file's window; made while the view is prepared."""
+    stored = volume(9) if kind in ("volume", "lying the wrong way") else volume(1)
+    expected = np.rint(255 * ((stored - 399.5) / 799 + 0.5).clip(0, 1))
+    modality: Modality = "DBT" if len(stored) > 1 else "FFDM"
+    if kind == "lying the wrong way":
+        ds = tomosynthesis(np.ascontiguousarray(stored[:, ::-1, ::-1]))
+    elif kind == "volume":
+        ds = tomosynthesis(stored)
+    elif kind == "mammogram":
+        ds = mammogram(stored[0])
+    else:  # what was 0 is 1023, and dark
+        ds = mammogram(1023 - stored[0], PhotometricInterpretation="MONOCHROME1", WindowCenter=1023 - 399)
+    view = view_of(write(ds, tmp_path / "view.dcm"), modality=modality, upright=modality == "DBT")
+    target, copies = tmp_path / "prepared.npy", tmp_path / "copies.npy"
+    files, plan, filled = begin(view, SMALL, target, copies)
+    if not filled:
+        for s in range(plan.shape[0]):
+            fill(files, plan, target, range(s, s + 1), copies)
+    shown = np.load(copies)
+    assert shown.dtype == np.uint8
+    assert np.abs(shown - expected).max() <= 1
+    assert plan.turned == (kind == "lying the wrong way")
 
 
 # ---- the breast's region -------------------------------------------------------------------------------------------

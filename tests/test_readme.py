@@ -50,6 +50,7 @@ PAGES = [
     "docs/data.md",
     "docs/evaluation.md",
     "docs/training.md",
+    "docs/predict.md",
     "docs/results.md",
     "docs/report.md",
 ]

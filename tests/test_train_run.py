@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from blobs import settings, write_blobs, write_settings
+from blobs import SLICES, H, W, settings, write_blobs, write_settings
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -69,6 +69,7 @@ def test_learning_happens(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
     header = weights.read_header(tmp_path / "run" / "best.safetensors")
     assert header.provenance["input"] == "ffdm"
+    assert header.provenance["prepare"] == {"width": W, "length": H, "slices": SLICES, "intensity": "auto"}
     assert header.provenance["validation"]["auc"] > 0.9
 
 

@@ -19,7 +19,7 @@ ImagePair = tuple[Image | None, Image | None]
 
 @dataclass(frozen=True)
 class PreparedBreast:
-    """A breast with its prepared views of one modality."""
+    """A breast with those of its prepared views that are used."""
 
     breast: Breast
     views: tuple[PreparedView, ...]

@@ -1,78 +1,98 @@
-"""`mm3d demo`: the model at work on noise, and what each of its outputs means. Until there are trained weights."""
+"""`mm3d demo`: a synthetic exam with a cancer, as DICOM files, and all that `mm3d predict` makes of it."""
 
-import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
-import torch
+import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from mm3d.model.config import PRESETS
-from mm3d.model.detector import VIEWS, Breasts, Detections, Detector
+from mm3d.dicom.write import write_view
+from mm3d.files import replacing
+from mm3d.metrics.hits import iou
+from mm3d.model import weights
+from mm3d.phantom.rendered import RenderedBreast, RenderedView
+from mm3d.phantom.trial import Trial, draw_case, render_breast
+from mm3d.predict.detect import PredictSettings
+from mm3d.predict.exam import RECORD
+from mm3d.predict.run import Options, clear_results, run
+from mm3d.predictions import Predictions, Proposal, read_json
+from mm3d.records import Finding
 
-
-def demo(seed: int) -> None:
-    torch.manual_seed(seed)
-    config = dataclasses.replace(PRESETS["mini"], slices=16)
-    model = Detector(config).eval()
-    H, W = 192, 96
-    breasts = Breasts(
-        images=torch.rand(1, 2, config.slices, H, W),
-        sizes=torch.tensor([H, W]).expand(1, 2, 2),
-        present=torch.ones(1, 2, dtype=torch.bool),
-    )
-    with torch.inference_mode():
-        detections = model(breasts)
-
-    console = Console(highlight=False)
-    mammography = Detector(dataclasses.replace(config, slices=1))
-    console.print(
-        f"One breast, two views, {config.slices} slices of {H} x {W} random grey values, an untrained model.\n"
-        f"Parameters of M&M-3D ({config.slices} slices): {_parameters(model):,}; "
-        f"of M&M (1 slice): {_parameters(mammography):,}. The same model.\n"
-    )
-    console.print(_meaning(detections))
-    console.print(_best(detections))
-    console.print("The weights are random: the scores mean nothing, and the boxes have not learned to move.")
+HIT = 0.25  # IoU, as in the evaluation
 
 
-def _parameters(model: Detector) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini") -> int:
+    """Write the exam and its results into `output`, and tell what was found and what there was. Returns the exit code.
+
+    The last line has it all: where the cancer is, whether it was found, and which file to open.
+    """
+    path = weights.find(weights_path)  # first of all: without weights there is nothing to show
+    console = Console()
+    _say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
+    breasts = make_exam(output / "exam", seed, scale)
+    clear_results(output)  # an earlier demo's may be of other weights
+    code = run([output / "exam"], output, Options(PredictSettings(), weights_path), time.perf_counter())
+    if code == 0:
+        _say(console, f"Weights: {weights.read_header(path).intended_use}")
+        threshold = json.loads((output / RECORD).read_text())["method"]["operating_point"]["threshold"]
+        told = " ".join(compare(breasts, read_json(output / "predictions.json"), threshold))
+        _say(console, f"{told} Open {output / 'report.html'} in a browser.")
+    return code
 
 
-def _meaning(detections: Detections) -> Table:
-    heads, B, V, N = detections.logits.shape
-    S = detections.slice_count
-    table = Table(title=f"What comes out, for {heads} heads, {B} breast, {V} views, {S} slices, {N} proposals")
-    for column in ("output", "shape", "meaning"):
-        table.add_column(column)
-    assert detections.slice_weights is not None
-    rows = [
-        ("logits", detections.logits, "how malignant each proposal is (sigmoid gives the score)"),
-        ("boxes", detections.boxes, "where it is: x1, y1, x2, y2 in pixels, for all slices; may leave the image"),
-        ("slice_weights", detections.slice_weights, "how much each slice counts for it (w, sums to 1)"),
-        ("slices", detections.slices, "the slice to look at, counted from 0: the largest w"),
-        ("features", detections.features, "the proposal's fused feature, input of the next head"),
-        ("image_logits", detections.image_logits, "is there any cancer in the view: noisy-or of the proposals"),
-        ("breast_logits", detections.breast_logits, "is there any cancer in the breast: mean of its views' scores"),
-    ]
-    for name, tensor, meaning in rows:
-        table.add_row(name, " x ".join(map(str, tensor.shape)), meaning)
-    return table
+def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
+    """Write the tomosynthesis of the first patient of a trial who has a cancer, a DICOM file for each view."""
+    trial = Trial(seed=seed, breasts=1, scale=scale)
+    first = next(n for n in range(0, 10_000, 2) if any(draw_case(trial, n + i)[0] == "malignant" for i in (0, 1)))
+    breasts = []
+    for index in (first, first + 1):
+        breast = render_breast(trial, index)
+        breast = replace(breast, views=tuple(view for view in breast.views if view.modality == "DBT"))
+        for view in breast.views:
+            with replacing(folder / f"{_name(view)}.dcm") as partial:
+                write_view(view, breast, f"demo {scale} {seed}", partial)
+        breasts.append(breast)
+    return breasts
 
 
-def _best(detections: Detections) -> Table:
-    breast = detections.breast_logits[-1, 0].sigmoid()
-    table = Table(title=f"The most suspicious proposal of each view (last head); breast score {breast:.2f}")
-    for column in ("view", "image score", "score", "box", "slice"):
-        table.add_column(column)
-    for v, view in enumerate(VIEWS):
-        n = int(detections.logits[-1, 0, v].argmax())
-        box = ", ".join(f"{x:.0f}" for x in detections.boxes[-1, 0, v, n])
-        table.add_row(
-            view,
-            f"{detections.image_logits[-1, 0, v].sigmoid():.2f}",
-            f"{detections.logits[-1, 0, v, n].sigmoid():.2f}",
-            box,
-            f"{int(detections.slices[-1, 0, v, n]) + 1} of {detections.slice_count}",
-        )
-    return table
+def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: float) -> Iterator[str]:
+    """Where each cancer is in each view, and what the detector says there."""
+    said = {view.view: view.findings for _, view in predictions.views()}
+    for breast in breasts:
+        for view in breast.views:
+            for finding in view.findings:
+                if finding.malignant:
+                    yield (
+                        f"There is a cancer in {_name(view).upper()}, {_place(finding.box, finding.slice)}: "
+                        f"{_found(finding, said[_name(view)], threshold)}"
+                    )
+
+
+def _found(finding: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
+    """The highest proposal that hits a finding, and whether it is marked."""
+    for rank, proposal in enumerate(proposals, 1):  # the highest score first
+        if iou(np.array(proposal.box), np.array(finding.box)) >= HIT:
+            z = None if proposal.slice is None else round(proposal.slice)
+            where = f"score {proposal.score:.2f}, {_place(proposal.box, z)}"
+            if proposal.score < threshold:
+                return f"not marked; below the operating point there is number {rank} of the view, {where}."
+            return f"found, number {rank} of the view, {where}."
+    return "not found."
+
+
+def _place(box: tuple[float, ...], z: int | None) -> str:
+    """For people, who count slices from 1."""
+    x1, y1, x2, y2 = (round(edge) for edge in box)
+    where = f"x {x1} to {x2}, y {y1} to {y2}"
+    return where if z is None else f"slice {z + 1}, {where}"
+
+
+def _name(view: RenderedView) -> str:
+    return (view.laterality + view.position).lower()
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,6 +1,7 @@
 """Writing files so that a killed process, a full disk or a second run never leaves half of one."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,10 @@ def clear_half_made(folder: Path) -> None:
         try:
             os.kill(int(path.name.split(".")[-2]), 0)
         except (ProcessLookupError, ValueError):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         except PermissionError:  # alive, and somebody else's
             pass
 

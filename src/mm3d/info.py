@@ -3,14 +3,13 @@
 import json
 import platform
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mm3d import __version__
-from mm3d.model.weights import read_header
+from mm3d.model.weights import read_header, shipped
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scipy")
 
@@ -25,13 +24,8 @@ def gather_info() -> dict[str, Any]:
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
-        "shipped_weights": [_describe(path) for path in shipped_weights()],
+        "shipped_weights": [_describe(path) for path in shipped()],
     }
-
-
-def shipped_weights() -> list[Path]:
-    """The weights files that come with the package."""
-    return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from mm3d.errors import InputError
+from mm3d.errors import InputError, unexpected
 
 # A fresh interpreter for every worker: no state of the parent, and the same on every system.
 CONTEXT = multiprocessing.get_context("spawn")
@@ -171,7 +171,7 @@ def _serve(connection: Connection) -> None:
         except MemoryError:
             answer = (None, "it needs more memory than there is; use fewer --jobs.")
         except Exception as error:  # a bug of ours or of a library: this input is lost, the run is not
-            answer = (None, f"it failed unexpectedly ({type(error).__name__}: {error}).")
+            answer = (None, f"{unexpected(error)}.")
         try:
             connection.send(answer)
         except OSError:  # the parent was killed meanwhile

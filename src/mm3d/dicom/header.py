@@ -50,6 +50,10 @@ VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
 TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
 
 
+class OtherKindError(InputError):
+    """The file is no mammography; nothing is wrong with it."""
+
+
 @dataclass(frozen=True)
 class Header:
     """One DICOM file that holds a mammogram, a tomosynthesis volume or a slice of one."""
@@ -108,7 +112,7 @@ def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
             path, stop_before_pixels=True, defer_size=1_000_000, specific_tags=None if tags is None else list(tags)
         )
     except InvalidDicomError as error:
-        raise InputError(f"{path} is not DICOM; leave it out.") from error
+        raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
     except Exception as error:  # as above
         raise InputError(f"{path} has a damaged DICOM header ({type(error).__name__}); export it again.") from error
 
@@ -179,7 +183,7 @@ def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice
         return "slice"
     if not sop_class:
         raise InputError(f"{path} does not say what it is: it is cut off, or no image; copy it again.")
-    raise InputError(f"{path} is not mammography (modality {modality or 'unknown'}); leave it out.")
+    raise OtherKindError(f"{path} is not mammography (modality {modality or 'unknown'}); leave it out.")
 
 
 def _is_tomosynthesis(dataset: Dataset) -> bool:

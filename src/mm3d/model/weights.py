@@ -1,7 +1,8 @@
 """Weights files: safetensors with a header that tells how to build the model and where the weights come from."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mm3d.model.detector import Detector
 
 HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
 FORMAT = 1
+SHIPPED = "dbt"  # the name of the weights that are used where none are given
 RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
 
 
@@ -69,8 +71,19 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         raise InputError(f"{path} cannot be written ({error.strerror}); make room, or choose another place.") from error
 
 
-def find(path: Path | str) -> Path:
-    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last."""
+def shipped() -> list[Path]:
+    """The weights files that come with the package."""
+    return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
+
+
+def find(path: Path | str | None) -> Path:
+    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last. None
+    means the weights that come with mm3d."""
+    if path is None:
+        for one in shipped():
+            if one.stem == SHIPPED:
+                return one
+        raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
     path = Path(path)
     if not path.is_dir():
         return path
@@ -81,6 +94,11 @@ def find(path: Path | str) -> Path:
         f"{path} has neither best.safetensors nor last.safetensors; let the run reach a "
         "validation, or give a weights file."
     )
+
+
+def name_of(path: Path) -> str:
+    """What to call a weights file: its name, and for the weights of a run the run's."""
+    return f"{path.resolve().parent.name}/{path.stem}" if path.stem in ("best", "last") else path.stem
 
 
 def read_header(path: Path | str) -> WeightsHeader:
@@ -99,13 +117,13 @@ def read_header(path: Path | str) -> WeightsHeader:
     return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
 
 
-def load(path: Path | str) -> Detector:
-    """Build the model a file describes, with its weights. 2D weights are 3D weights: it takes any number of slices
-    (with fusion "mlp", up to `config.slices`)."""
+def load(path: Path | str, chunk: int | None = None) -> Detector:
+    """Build the model a file describes, with its weights; `chunk` over what its configuration says. 2D weights are 3D
+    weights: it takes any number of slices (with fusion "mlp", up to `config.slices`)."""
     path = Path(path)
-    header = read_header(path)
+    config = read_header(path).config
     with torch.device("meta"):
-        model = Detector(header.config)
+        model = Detector(config if chunk is None else replace(config, chunk=chunk))
     state = _tensors(path)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != expected:

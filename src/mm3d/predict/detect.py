@@ -62,7 +62,7 @@ def predict_breast(
     histogram: Histogram | None = None,
     settings: PredictSettings | None = None,
 ) -> BreastPrediction:
-    """Run the model, which is on its device and in eval mode, on every view of a breast."""
+    """Run the model, which is on its device and in eval mode, on every view of a breast, volumes and mammograms."""
     settings = settings or PredictSettings()
     found = find_in(model, prepared, name, histogram)
     keys = dict(zip((view.name for view in prepared.breast.views), keys_of(prepared.breast), strict=True))
@@ -101,9 +101,17 @@ def find_in(
     return found
 
 
+def input_of(view: PreparedView, name: InputName) -> InputName:
+    """What the model is given of a view where `name` is asked for: a mammogram is always itself, and a volume is whole
+    where weights of mammograms meet one."""
+    if view.view.modality == "FFDM":
+        return "ffdm"
+    return "volume" if name == "ffdm" else name
+
+
 def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram | None) -> list[Found | None]:
     """What the model finds in CC and MLO; slices go in by the same number, each pair of them as a breast."""
-    cc, mlo = (None if view is None else read_image(view, name, histogram) for view in pair)
+    cc, mlo = (None if view is None else read_image(view, input_of(view, name), histogram) for view in pair)
     depth = max(len(image) for image in (cc, mlo) if image is not None)
     images: ImagePair = (
         None if cc is None else deepened(cc, depth),
@@ -116,7 +124,7 @@ def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram
         if view is None:
             found.append(None)
             continue
-        slices, weights = _depth_of(view, name, depth, logits.shape[2], outputs[0][3], outputs[0][4], v)
+        slices, weights = _depth_of(view, input_of(view, name), depth, logits.shape[2], outputs[0][3], outputs[0][4], v)
         found.append(
             Found(
                 boxes=boxes[:, v].flatten(0, 1).double().numpy(),
@@ -180,7 +188,7 @@ def _proposals(found: Found, geometry: Geometry, settings: PredictSettings, name
     limits = np.array([geometry.width, geometry.height, geometry.width, geometry.height], dtype=float)
     boxes = np.clip(found.boxes, 0, limits)
     inside = np.flatnonzero((boxes[:, :2] < boxes[:, 2:]).all(axis=1))
-    if name == "slices" and settings.join == "union":
+    if name == "slices" and settings.join == "union" and found.slices is not None:
         return _united(boxes[inside], found, inside, geometry)
     kept = inside[suppress(boxes[inside], found.scores[inside], settings.nms)]
     proposals = []

@@ -1,55 +1,282 @@
-"""`mm3d predict`: weights and a prepared folder in, predictions.json and predictions.csv out."""
+"""`mm3d predict`: DICOM exams or a prepared folder and weights in, findings out.
 
+OUT has the results of one exam, or of several a folder each (see `exam`), and beside those:
+
+    predictions.json, predictions.csv    of all exams in OUT
+    run.json                             the method, the exams, what went wrong
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from mm3d import __version__
-from mm3d.batches import prepared_breasts
+from mm3d.config import from_dict
 from mm3d.console import progress
-from mm3d.errors import InputError
-from mm3d.inputs import Histogram, InputName, modality_of
+from mm3d.errors import InputError, unexpected
+from mm3d.files import clear_half_made, half_made, replacing
+from mm3d.inputs import InputName, modality_of
 from mm3d.model import weights
-from mm3d.predict.detect import PredictSettings, predict_breast
-from mm3d.predict.suspicion import project
-from mm3d.predictions import Predictions, write_dbtex, write_json
+from mm3d.predict import operating_point
+from mm3d.predict.archive import Archive, Exam, hide, read_archive
+from mm3d.predict.detect import PredictSettings
+from mm3d.predict.exam import RECORD, VERSION, Done, Method, predict_exam, write_predictions
+from mm3d.predict.prepared import predict_prepared
+from mm3d.predictions import read_json
+from mm3d.prepare.settings import PrepareSettings
+from mm3d.workers import worker_count
+
+RESULTS = ("predictions.json", "predictions.csv", "report.html", "sr/measurements.dcm", "sr/cad.dcm", RECORD)
 
 
-def run(
-    folder: Path,
-    output: Path,
-    weights_path: Path,
-    name: InputName | None,
-    split: str | None,
-    settings: PredictSettings,
-) -> int:
-    """Predict every breast of a prepared folder. Returns the exit code."""
+@dataclass(frozen=True)
+class Options:
+    """What the user chose; None where that is left to the weights."""
+
+    settings: PredictSettings
+    weights: Path | None = None
+    input: InputName | None = None
+    chunk: int | None = None
+    # Of prepared folders:
+    split: str | None = None
+    # Of exams:
+    threshold: float | None = None
+    operating_point: str | None = None
+    identifiers: bool = False
+    preparation: dict[str, Any] | None = None  # what is to differ from the weights' own
+    jobs: int | None = None
+
+
+def run(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
+    """Predict what was given. `began`: the time, by `time.perf_counter`, at which the command began. Returns the exit
+    code."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; give a folder with -o.")
-    path = weights.find(weights_path)
-    header = weights.read_header(path)
-    chosen: InputName = name or header.provenance.get("input", "volume")
-    histogram: Histogram | None = tuple(header.provenance.get("histogram", ())) or None
-    breasts = prepared_breasts(folder, split, modality_of(chosen))
-    model = weights.load(path).for_inference().to("cuda" if torch.cuda.is_available() else "cpu")
-    console = Console()
-    if chosen == "msp":
-        slices = weights.find(header.provenance.get("suspicion", path))
-        with progress(console, "projecting", len(breasts)) as advance:
-            breasts = project(breasts, slices, output / "projections", advance)
-    found = []
-    with progress(console, "predicting", len(breasts)) as advance:
-        for breast in breasts:
-            found.append(predict_breast(model, breast, chosen, histogram, settings))
-            advance()
-    about = {"name": "mm3d", "version": __version__, "weights": str(path), "input": chosen, "use": header.intended_use}
-    predictions = Predictions(tuple(found), about)
-    write_json(predictions, output / "predictions.json")
-    write_dbtex(predictions, output / "predictions.csv")
-    console.print(
-        f"Wrote {output}: predictions.json, predictions.csv ({len(breasts)} breasts, input {chosen}).",
-        soft_wrap=True,
-        highlight=False,
+    prepared = [path for path in given if (path / "cohort.json").is_file()]
+    if not prepared:
+        return predict_exams(given, output, options, began)
+    if len(given) > 1:
+        raise InputError(f"{prepared[0]} is a prepared folder; give it alone, or only DICOM files and folders.")
+    if options != replace(options, threshold=None, operating_point=None, identifiers=False, preparation=None):
+        raise InputError(
+            f"{prepared[0]} is a prepared folder, of which only predictions are written; operating points, identifiers "
+            "and sizes are for DICOM exams."
+        )
+    return predict_prepared(
+        prepared[0], output, options.weights, options.input, options.split, options.settings, options.chunk
     )
-    return 0
+
+
+def predict_exams(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
+    """Predict every exam that is found in files and folders of DICOM and is not finished in `output`."""
+    if options.split is not None:
+        raise InputError("--split is for prepared folders; DICOM exams have none.")
+    for path in given:
+        if path.is_dir() and path.resolve() in (output.resolve(), *output.resolve().parents):
+            raise InputError(f"{output} is inside {path}, which is read; give another folder with -o.")
+    console = Console()
+    with console.status("looking for exams"):
+        method = make_method(options)
+        archive = read_archive(given, modality_of(method.input), options.identifiers)
+    if not archive.exams:
+        why = f" ({archive.problems[0]})" if archive.problems else ""
+        raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
+    output.mkdir(parents=True, exist_ok=True)
+    clear_half_made(output)
+    alone = _open_folder(output, archive.exams, method)
+    if alone:  # a file that says nothing of itself may well be of this exam
+        archive = Archive((_with_problems(archive.exams[0], archive.problems),), (), archive.others)
+    started = time.perf_counter() - began
+    return Run(output, alone, archive, method, console).run(started)
+
+
+def make_method(options: Options) -> Method:
+    """Weights loaded, and every setting that was not given as the weights have it."""
+    path = weights.find(options.weights)
+    header = weights.read_header(path)
+    chosen: InputName = options.input or header.provenance.get("input", "volume")
+    if chosen == "msp":
+        raise InputError("Input msp is for prepared folders; run 'mm3d prepare folder' first, and predict its folder.")
+    return Method(
+        model=weights.load(path, options.chunk).for_inference().to("cuda" if torch.cuda.is_available() else "cpu"),
+        weights=weights.name_of(path),
+        weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
+        intended_use=header.intended_use,
+        input=chosen,
+        histogram=tuple(header.provenance.get("histogram", ())) or None,
+        prepare=_preparation(path, header, options.preparation or {}),
+        predict=options.settings,
+        point=operating_point.choose(options.threshold, options.operating_point, header),
+        identifiers=options.identifiers,
+        jobs=worker_count(options.jobs),
+    )
+
+
+def _preparation(path: Path, header: weights.WeightsHeader, given: dict[str, Any]) -> PrepareSettings:
+    own = header.provenance.get("prepare", {})
+    missing = [name for name in ("width", "length", "slices") if name not in own | given]
+    if missing:
+        wanted = ", ".join(f"--{name}" for name in missing)
+        raise InputError(f"{path} does not say to which size its views were prepared; give {wanted}.")
+    return from_dict(PrepareSettings, own | given, f"{path}: prepare")
+
+
+def _with_problems(exam: Exam, problems: Sequence[str]) -> Exam:
+    return replace(exam, problems=(*exam.problems, *problems))
+
+
+def _open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
+    """Whether `output` is the folder of a single exam. One that holds results of something else is refused."""
+    record = _record(output)
+    if record is None:
+        return len(exams) == 1
+    if "exam" in record and (len(exams) > 1 or record["exam"] != exams[0].code):
+        raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
+    there, now = record.get("method", {}), method.told()
+    for name, value in now.items():
+        if there.get(name) != value:
+            raise InputError(
+                f"{output} holds results with another {name.replace('_', ' ')} ({there.get(name)}, not {value}); give "
+                "another folder with -o."
+            )
+    return "exam" in record
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    """A folder's run.json; None if there is none that this mm3d can read."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("version") == VERSION else None
+
+
+def clear_results(folder: Path) -> None:
+    """Remove an exam's results, and nothing else."""
+    for name in reversed(RESULTS):  # the record first: without it, nothing counts as finished
+        (folder / name).unlink(missing_ok=True)
+
+
+class Run:
+    """The exams of a command, one after the other."""
+
+    def __init__(self, output: Path, alone: bool, archive: Archive, method: Method, console: Console) -> None:
+        self.output, self.alone, self.archive, self.method = output, alone, archive, method
+        self.console = console
+        self.failures: dict[str, str] = {}
+        self.problems = 0
+        self.skipped = 0
+
+    def run(self, started: float) -> int:
+        """Predict all, exam by exam, and write what is of all. Returns the exit code."""
+        if not self.alone:
+            self._write_summary()
+        for problem in self.archive.problems:
+            self._say(f"problem: {problem}")
+        with progress(self.console, "predicting", len(self.archive.exams)) as advance:
+            for exam in self.archive.exams:
+                self._one(exam, started)
+                advance()
+        if not self.alone:
+            self._write_summary()
+        self._close()
+        return 1 if self.failures or self.problems or self.archive.problems else 0
+
+    def _one(self, exam: Exam, started: float) -> None:
+        folder = self.output if self.alone else self.output / exam.code
+        partial = half_made(self.output / exam.code)
+        try:
+            if _is_finished(folder, exam):
+                self.skipped += 1
+                return
+            clear_results(folder)
+            done = predict_exam(exam, self.method, partial, started)
+            _place(partial, folder)
+        except Exception as error:  # whatever an exam does, the others are predicted
+            self.failures[exam.code] = hide(_reason(error), exam.files, self.method.identifiers)
+            self._say(f"problem: exam {exam.code}: {self.failures[exam.code]}")
+        else:
+            self._tell(exam, done)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _tell(self, exam: Exam, done: Done) -> None:
+        marked = done.found.marked()
+        counted = "1 finding" if len(marked) == 1 else f"{len(marked)} findings"
+        best = ""
+        if marked:
+            view, finding = marked[0]
+            place = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
+            best = f", the highest {finding.score:.2f} in {view.view.upper()}{place}"
+        self._say(f"exam {exam.code}: score {done.found.score:.2f}, {counted} marked{best}.")
+        for problem in done.problems:
+            self._say(f"problem: exam {exam.code}: {problem}")
+        self.problems += len(done.problems)
+
+    def _close(self) -> None:
+        count = len(self.archive.exams)
+        point = self.method.point
+        before = f", {self.skipped} of them finished before" if self.skipped else ""
+        failed = f", {len(self.failures)} could not be predicted" if self.failures else ""
+        others = f" Files that are no mammography: {self.archive.others}." if self.archive.others else ""
+        self._say(
+            f"Wrote {self.output}: {count} {'exam' if count == 1 else 'exams'}{before}{failed}. Marked is what scores "
+            f"at least {point.threshold:g} ({point.source}).{others}"
+        )
+
+    def _write_summary(self) -> None:
+        """What is of all exams in the folder, those of earlier runs among them."""
+        folders = sorted(path.parent for path in self.output.glob(f"[!.]*/{RECORD}"))
+        records = [record for folder in folders if (record := _record(folder)) is not None]
+        breasts = [breast for folder in folders for breast in read_json(folder / "predictions.json").breasts]
+        write_predictions(breasts, self.method, self.output)
+        content = {
+            "version": VERSION,
+            "method": self.method.told(),
+            "exams": [
+                {name: record[name] for name in ("exam", "score", "marked", "seconds", "problems")}
+                for record in records
+            ],
+            "failures": self.failures,
+            "problems": list(self.archive.problems),
+        }
+        with replacing(self.output / RECORD) as partial:
+            partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _is_finished(folder: Path, exam: Exam) -> bool:
+    """Whether the results of an exam are there, whole and of these files; with a problem they are not."""
+    record = _record(folder)
+    if record is None or exam.problems or record.get("problems"):
+        return False
+    same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
+    return same and all((folder / name).is_file() for name in RESULTS)
+
+
+def _place(partial: Path, folder: Path) -> None:
+    """Give finished results their place: a folder appears as a whole, in one that is there the record comes last."""
+    if not folder.exists():
+        partial.rename(folder)
+        return
+    for name in RESULTS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (partial / name).replace(folder / name)
+
+
+def _reason(error: Exception) -> str:
+    """A sentence."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"it cannot be read or written ({error.strerror}); see to it, and try again."
+    return f"{unexpected(error)}; leave it out, and report this."

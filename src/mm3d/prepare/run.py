@@ -31,6 +31,7 @@ class _Job:
     view: View
     key: str
     partial: Path
+    copies: Path | None
     files: Files | None = None
     plan: Plan | None = None
     parts: int = 0  # still to be filled
@@ -38,9 +39,17 @@ class _Job:
 
 
 def prepare(
-    cohort: Cohort, output: Path, settings: PrepareSettings, jobs: int, advance: Callable[[], None]
+    cohort: Cohort,
+    output: Path,
+    settings: PrepareSettings,
+    jobs: int,
+    advance: Callable[[], None],
+    copies: Path | None = None,
 ) -> tuple[dict[str, str], list[Problem]]:
-    """Prepare every view that is not there yet. Returns the keys of all that are, and what failed."""
+    """Prepare every view that is not there yet. Returns the keys of all that are, and what failed.
+
+    With a folder for `copies`, the stored slices of what is prepared are kept there as they are shown: <key>.npy.
+    """
     (output / "views").mkdir(parents=True, exist_ok=True)
     clear_half_made(output / "views")
     keys: dict[str, str] = {}
@@ -57,7 +66,8 @@ def prepare(
             keys[view.name] = key
             advance()
         else:
-            todo.append(_Job(view, key, half_made(output / "views" / f"{key}.npy")))
+            copy = None if copies is None else copies / f"{key}.npy"
+            todo.append(_Job(view, key, half_made(output / "views" / f"{key}.npy"), copy))
     try:
         if todo:
             with Workers(jobs) as workers:
@@ -81,7 +91,7 @@ def _finished(
     def begin_next() -> None:
         job = next(waiting, None)
         if job:
-            workers.submit(Task(job, begin, (job.view, settings, job.partial), SECONDS_TO_BEGIN))
+            workers.submit(Task(job, begin, (job.view, settings, job.partial, job.copies), SECONDS_TO_BEGIN))
 
     for _ in range(2 * jobs):  # enough to keep every worker busy while the parts of a volume come to an end
         begin_next()
@@ -113,7 +123,8 @@ def _after_begin(job: _Job, outcome: Outcome, workers: Workers, jobs: int) -> bo
         slices = range(part * S // job.parts, (part + 1) * S // job.parts)
         frames = math.ceil(job.plan.geometry.stored_slices / job.parts) + 2
         workers.submit(
-            Task(job, fill, (job.files, job.plan, job.partial, slices), SECONDS_PER_FRAME * frames), first=True
+            Task(job, fill, (job.files, job.plan, job.partial, slices, job.copies), SECONDS_PER_FRAME * frames),
+            first=True,
         )
     return False
 

@@ -40,25 +40,52 @@ class Plan:
     def shape(self) -> tuple[int, int, int]:
         return self.geometry.slices, self.geometry.height, self.geometry.width
 
+    def brightness(self, stored: NDArray[np.integer]) -> NDArray[np.float32]:
+        """A stored slice or a part of it as it is shown, from 0, black, to 1."""
+        shown = self.display.apply(self.image.stored_values(stored))
+        return 1 - shown if self.image.inverted else shown
 
-def begin(view: View, settings: PrepareSettings, target: Path) -> tuple[Files, Plan, bool]:
-    """Plan a view in files and make its file, an npy array. The last value tells whether it is filled already."""
+
+class CopiedSlices:
+    """Slices of which, whenever one is read, a copy is kept as it is shown: whole, upright, 0 black to 255 white."""
+
+    def __init__(self, slices: Slices, plan: Plan, copies: NDArray[np.uint8]) -> None:
+        self.slices, self.plan, self.copies = slices, plan, copies  # copies: (stored slices, rows, columns)
+
+    def read(self, z: int) -> NDArray[np.integer]:
+        slice_ = self.slices.read(z)
+        self.copies[z] = np.rint(self.plan.brightness(_turn(slice_, self.plan.turned)).clip(0, 1) * 255)
+        return slice_
+
+
+def begin(view: View, settings: PrepareSettings, target: Path, copies: Path | None = None) -> tuple[Files, Plan, bool]:
+    """Plan a view in files and make its file, an npy array; and one for copies of its slices, if they are wanted. The
+    last value tells whether they are filled already."""
     files = files_of(view)
+    image = files.image
+    few = image.slices <= FEW_FRAMES
     with FileSlices(files) as slices:
-        plan = plan_view(view, files.image, slices, settings)
-        output = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint16, shape=plan.shape)
-        few = files.image.slices <= FEW_FRAMES
+        plan = plan_view(view, image, slices, settings)
+        np.lib.format.open_memmap(target, mode="w+", dtype=np.uint16, shape=plan.shape).flush()
+        if copies is not None:
+            shape = (image.slices, image.rows, image.columns)
+            np.lib.format.open_memmap(copies, mode="w+", dtype=np.uint8, shape=shape).flush()
         if few:
-            fill_slices(plan, slices, output, range(plan.shape[0]))
-        output.flush()
+            _fill_files(plan, slices, target, range(plan.shape[0]), copies)
     return files, plan, few
 
 
-def fill(files: Files, plan: Plan, target: Path, which: range) -> None:
-    """Fill some slices of a planned view's file."""
-    output = np.lib.format.open_memmap(target, mode="r+")
+def fill(files: Files, plan: Plan, target: Path, which: range, copies: Path | None = None) -> None:
+    """Fill some slices of a planned view's file, and the copies of the stored slices they are made from."""
     with FileSlices(files) as slices:
-        fill_slices(plan, slices, output, which)
+        _fill_files(plan, slices, target, which, copies)
+
+
+def _fill_files(plan: Plan, slices: Slices, target: Path, which: range, copies: Path | None) -> None:
+    if copies is not None:
+        slices = CopiedSlices(slices, plan, np.lib.format.open_memmap(copies, mode="r+"))
+    output = np.lib.format.open_memmap(target, mode="r+")
+    fill_slices(plan, slices, output, which)
     output.flush()
 
 
@@ -89,11 +116,9 @@ def fill_slices(plan: Plan, slices: Slices, output: NDArray[np.uint16], which: r
         cropped = _turn(pooled, plan.turned)[y1:y2, x1:x2]
         if plan.geometry.mirrored:
             cropped = cropped[:, ::-1]
-        brightness = plan.display.apply(plan.image.stored_values(cropped))
-        if plan.image.inverted:
-            brightness = 1 - brightness
         size = (plan.geometry.width, plan.geometry.height)
-        resized = Picture.fromarray(np.ascontiguousarray(brightness)).resize(size, Picture.Resampling.BILINEAR)
+        shown = np.ascontiguousarray(plan.brightness(cropped))
+        resized = Picture.fromarray(shown).resize(size, Picture.Resampling.BILINEAR)
         output[s] = np.rint(np.asarray(resized).clip(0, 1) * WHITE)
 
 

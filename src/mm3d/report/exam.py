@@ -90,7 +90,7 @@ class ShownExam:
     """Of the exam, from 0 to 1."""
     breast_scores: Mapping[Laterality, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    """What went wrong with the exam, in sentences."""
+    """What went wrong with the exam and what was left out of it, in sentences."""
 
     def __post_init__(self) -> None:
         if not self.views:

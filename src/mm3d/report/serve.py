@@ -41,6 +41,7 @@ def reports(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the one that 'mm3d predict' wrote.")
     found = [folder / REPORT] if (folder / REPORT).is_file() else sorted(folder.glob(f"*/**/{REPORT}"))
+    found = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not found:
         raise InputError(f"{folder} has no {REPORT}; give the folder that 'mm3d predict' wrote.")
     return [path.relative_to(folder) for path in found]

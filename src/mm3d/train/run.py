@@ -189,6 +189,7 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         "breasts": len(breasts),
         "malignant": len(malignant),
         "malignant_with_boxes": boxed,
+        "prepare": to_dict(breasts[0].prepared.views[0].file.settings),  # what `mm3d predict` prepares an exam to
         "notes": sorted({note for cohort in config.data.train for note in read_notes(cohort.folder)}),
         "configuration": to_dict(config),
     }

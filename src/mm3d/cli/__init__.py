@@ -8,19 +8,21 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from mm3d import __version__
+from mm3d.cli.evaluate import add_evaluate
+from mm3d.cli.options import PASSIVE, PREPARATION, add_preparation, seed, share, whole_number
+from mm3d.cli.predict import add_predict
 from mm3d.errors import InputError
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    os.environ.update(PASSIVE | os.environ)  # before torch is imported
     from mm3d.demo import demo
 
-    demo(seed=arguments.seed)
-    return 0
+    return demo(arguments.output, arguments.seed, arguments.weights)
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -37,12 +39,10 @@ def _import_weights(arguments: argparse.Namespace) -> int:
     return 0
 
 
+SEED = 2026  # of the demo's exam; the trials that the shipped weights were trained on have others
+
 # Datasets by the names of their readers in mm3d.cohorts; "folder" is any folder of DICOM exams.
 DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
-
-
-# Options that say how views are prepared, by the names they have in PrepareSettings.
-PREPARATION = ("width", "length", "slices", "intensity")
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -76,10 +76,6 @@ def _phantom(arguments: argparse.Namespace) -> int:
     return run(render_breast, trial, arguments.output, settings, arguments.jobs)
 
 
-# Threads that wait must sleep: where another program has one of the cores, threads that spin took 40 times as long.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
 def _train(arguments: argparse.Namespace) -> int:
     os.environ.update(PASSIVE | os.environ)  # before torch is imported
     from mm3d.train.run import run
@@ -89,70 +85,10 @@ def _train(arguments: argparse.Namespace) -> int:
     )
 
 
-def _predict(arguments: argparse.Namespace) -> int:
-    os.environ.update(PASSIVE | os.environ)
-    from mm3d.predict.detect import PredictSettings
-    from mm3d.predict.run import run
-
-    settings = PredictSettings(nms=arguments.nms, scores=arguments.scores, join=arguments.join)
-    return run(arguments.folder, arguments.output, arguments.weights, arguments.input, arguments.split, settings)
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
-    from mm3d.evaluate.run import run
-    from mm3d.evaluate.settings import EvaluateSettings
-
-    given: dict[str, Any] = {
-        "rates": arguments.at,
-        "iou": arguments.iou,
-        "slice_tolerance": arguments.slice_tolerance,
-        "specificities": arguments.specificity,
-        "by": arguments.by,
-        "modality": arguments.modality,
-        "split": arguments.split,
-        "replicates": arguments.replicates,
-    }
-    chosen: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None
-    }
-    settings = EvaluateSettings(
-        leave_out_benign=arguments.leave_out_benign,
-        skip_unknown=arguments.skip_unknown,
-        seed=arguments.seed,
-        **chosen,
-    )
-    return run(arguments.predictions, arguments.truth, arguments.output, settings)
-
-
 def _view(arguments: argparse.Namespace) -> int:
     from mm3d.report.serve import view
 
     return view(arguments.folder, arguments.port, browser=not arguments.no_browser)
-
-
-def _seed(text: str) -> int:
-    return _within(int, text, 0, 2**32 - 1)
-
-
-def _whole_number(text: str) -> int:
-    return _within(int, text, 1, 2**31)
-
-
-def _share(text: str) -> float:
-    return _within(float, text, 0, 1)
-
-
-N = TypeVar("N", int, float)
-
-
-def _within(kind: Callable[[str], N], text: str, low: float, high: float) -> N:
-    try:
-        number = kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a {'whole ' * (kind is int)}number") from None
-    if not low <= number <= high:
-        raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
-    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -164,20 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mm3d {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    demo = commands.add_parser(
-        "demo",
-        help="run an untrained model on a random two-view volume and explain its output",
-        description="Build a small untrained detector, run it on a random two-view volume, explain what comes out.",
-    )
-    demo.add_argument(
-        "--seed",
-        type=_seed,
-        metavar="N",
-        default=0,
-        help="of the random volume and weights (default: 0)",
-    )
-    demo.set_defaults(run=_demo)
-
+    _add_demo(commands)
     info = commands.add_parser(
         "info",
         help="versions, device, threads, shipped weights",
@@ -196,14 +119,14 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
     prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the dataset as it was downloaded, or your exams")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    _add_preparation(prepare)
+    add_preparation(prepare)
     prepare.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
     prepare.set_defaults(run=_prepare)
 
     _add_phantom(commands)
     _add_train(commands)
-    _add_predict(commands)
-    _add_evaluate(commands)
+    add_predict(commands)
+    add_evaluate(commands)
 
     view = commands.add_parser(
         "view",
@@ -231,24 +154,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_preparation(parser: argparse._ActionsContainer, by_scale: bool = False) -> None:
-    """The options of PREPARATION. With `by_scale`, one that the user does not give is None: the scale decides."""
-    for name, value, text in (
-        ("width", 1100, "pixels across, fewer if the length limits"),
-        ("length", 2200, "pixels down, at most"),
-        ("slices", 16, "slices of a volume, at most"),
-    ):
-        default = "by the scale" if by_scale else value
-        parser.add_argument(
-            f"--{name}", type=int, default=None if by_scale else value, help=f"{text} (default: {default})"
-        )
-    parser.add_argument(
-        "--intensity",
-        choices=("auto", "window", "percentile"),
-        default=None if by_scale else "auto",
-        help="black and white by the file's display window or by percentiles in the breast; auto (default): the window "
-        "where there is one, unless the image is For Processing",
+def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="make a synthetic exam with a cancer, predict it, and write all that 'mm3d predict' does",
+        description="Make a synthetic tomosynthesis exam of four views with a cancer, as DICOM files, and predict it: "
+        "OUT/report.html to look at, OUT/sr/*.dcm, OUT/predictions.csv, OUT/run.json. The last line says what was "
+        "found, and what there was to find.",
     )
+    demo.add_argument(
+        "-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write (default: demo)"
+    )
+    demo.add_argument("--seed", type=seed, metavar="N", default=SEED, help=f"another seed, another exam ({SEED})")
+    demo.add_argument("--weights", type=Path, metavar="WEIGHTS", help="a weights file or run folder (default: ours)")
+    demo.set_defaults(run=_demo)
 
 
 def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -261,8 +180,8 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     phantom.add_argument("output", type=Path, metavar="OUT", help="the folder to write; new, or of the same trial")
     trial = phantom.add_argument_group("the trial")
-    trial.add_argument("--breasts", type=_whole_number, default=100, metavar="N", help="how many (default: 100)")
-    trial.add_argument("--seed", type=_seed, default=0, metavar="N", help="another seed, other breasts (default: 0)")
+    trial.add_argument("--breasts", type=whole_number, default=100, metavar="N", help="how many (default: 100)")
+    trial.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other breasts (default: 0)")
     trial.add_argument(
         "--scale",
         choices=("tiny", "mini", "full"),
@@ -277,14 +196,14 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     trial.add_argument(
         "--malignant",
-        type=_share,
+        type=share,
         default=0.4,
         metavar="P",
         help="probability of cancer in a breast (default: 0.4)",
     )
     trial.add_argument(
         "--benign",
-        type=_share,
+        type=share,
         default=0.3,
         metavar="P",
         help="probability of benign findings only; the rest has none (default: 0.3)",
@@ -303,7 +222,7 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="dicom",
         help="DICOM files with tables (default), or at once what 'mm3d prepare' makes of those, with its options:",
     )
-    _add_preparation(written, by_scale=True)
+    add_preparation(written, by="the scale")
     phantom.add_argument(
         "--audit",
         action="store_true",
@@ -327,113 +246,11 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train.add_argument("config", type=Path, metavar="CONFIG", help="a .toml, or the config.json of a run folder")
     train.add_argument("--start", metavar="WEIGHTS", help="weights file or run folder to start from; random; or dense")
     train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
-    train.add_argument("--devices", type=_whole_number, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
+    train.add_argument("--devices", type=whole_number, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
     train.add_argument(
         "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
     )
     train.set_defaults(run=_train, settings=[])
-
-
-def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    predict = commands.add_parser(
-        "predict",
-        help="find cancers in prepared breasts with trained weights",
-        description="Run trained weights on the breasts of a prepared folder. Writes predictions.json and "
-        "predictions.csv, in the format of DBTex, which 'mm3d evaluate' reads.",
-    )
-    predict.add_argument("folder", type=Path, metavar="FOLDER", help="a prepared folder")
-    predict.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    predict.add_argument("--weights", type=Path, required=True, metavar="WEIGHTS", help="a weights file or run folder")
-    predict.add_argument(
-        "--input",
-        choices=("volume", "slices", "mip", "hm", "msp", "ffdm"),
-        help="what the model is given of each view (default: what it was trained with)",
-    )
-    predict.add_argument("--split", metavar="NAME", help="only this part of the cohort, such as test")
-    predict.add_argument(
-        "--nms", type=_share, default=0.3, metavar="IOU", help="show proposals that overlap more once (default: 0.3)"
-    )
-    predict.add_argument(
-        "--scores",
-        choices=("model", "max"),
-        default="model",
-        help="of views and breasts: the model's noisy-or and mean (default), or the highest proposal's",
-    )
-    predict.add_argument(
-        "--join",
-        choices=("best", "union"),
-        default="best",
-        help="for --input slices: of boxes in one place the best counts (default), or they become their union in 3D",
-    )
-    predict.set_defaults(run=_predict)
-
-
-def _add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    evaluate = commands.add_parser(
-        "evaluate",
-        help="measure predictions against a cohort, and compare several",
-        description="Measure predictions against the truth of a cohort: recall at X false positives per volume (R@X), "
-        "AUC, the DBTex score, slice errors, calibration. Several files are compared side by side. docs/evaluation.md "
-        "has the rules and the formats.",
-    )
-    evaluate.add_argument(
-        "predictions",
-        type=Path,
-        nargs="+",
-        metavar="PREDICTIONS",
-        help="a .csv as in DBTex, or our .json; one per system",
-    )
-    evaluate.add_argument(
-        "--truth",
-        type=Path,
-        required=True,
-        metavar="COHORT",
-        help="a prepared folder, a folder of our tables, or one with the tables of BCS-DBT; images are not needed",
-    )
-    evaluate.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write; its files are replaced"
-    )
-    hits = evaluate.add_argument_group("what counts")
-    hits.add_argument(
-        "--at", type=float, action="append", metavar="X", help="false positives per volume; repeat (default: 0.25, 0.5)"
-    )
-    hits.add_argument("--iou", type=float, metavar="IOU", help="least 2D overlap of a hit (default: 0.25)")
-    hits.add_argument(
-        "--slice-tolerance",
-        type=float,
-        metavar="N",
-        help="slices either side, where only one slice of a finding is annotated (default: a quarter of the volume's, "
-        "as in DBTex)",
-    )
-    hits.add_argument(
-        "--leave-out-benign",
-        action="store_true",
-        help="leave benign volumes out of recall and false positives, as in the paper's appendix",
-    )
-    hits.add_argument("--split", metavar="NAME", help="only this part of the cohort, such as test")
-    hits.add_argument(
-        "--modality", choices=("DBT", "FFDM"), help="where the cohort has both (default: that of the predictions)"
-    )
-    hits.add_argument(
-        "--skip-unknown", action="store_true", help="leave out predictions for volumes that the cohort does not have"
-    )
-    figures = evaluate.add_argument_group("which figures")
-    figures.add_argument(
-        "--by",
-        action="append",
-        metavar="COLUMN",
-        help="subgroups: kind, size, position, laterality, split, or an attribute (density, vendor, …); repeat",
-    )
-    figures.add_argument(
-        "--specificity",
-        type=float,
-        action="append",
-        metavar="S",
-        help="of breasts, for operating points; repeat (default: 0.8, 0.9)",
-    )
-    figures.add_argument("--replicates", type=int, metavar="N", help="of the bootstrap over patients (default: 1000)")
-    figures.add_argument("--seed", type=_seed, metavar="N", default=0, help="of the bootstrap (default: 0)")
-    evaluate.set_defaults(run=_evaluate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

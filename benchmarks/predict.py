@@ -1,0 +1,80 @@
+"""Where the time of `mm3d predict` goes: from the start of the command to an exam's last file."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from preparation import COLUMNS, FRAMES, ROWS, volume
+from timing import Row, in_its_own_process
+
+from mm3d.config import to_dict
+from mm3d.demo import make_exam
+from mm3d.model import weights
+from mm3d.model.config import PRESETS
+from mm3d.model.detector import Detector
+from mm3d.phantom.run import PREPARED
+
+PARTS = ("start", "read", "model", "outputs")
+OTHERS = ("start", "read", "outputs")
+
+
+def rows() -> list[Row]:
+    found = in_its_own_process(__file__)
+    return [
+        Row(
+            "`mm3d predict` on a mini exam (4 volumes, preset mini) by part",
+            _parts(found["mini"]),
+            "reported",
+            "start is Python, torch and the weights; read decodes and prepares in worker processes; outputs are the "
+            "report, both structured reports and the lists",
+        ),
+        Row(
+            f"Parts of `mm3d predict` other than the model, full-size exam (4 volumes of {FRAMES} x {ROWS} x "
+            f"{COLUMNS} in J2K, preset paper)",
+            f"{sum(found['full'][part] for part in OTHERS) / sum(found['full'].values()):.0%} of the time",
+            "at most 35%",
+            _parts(found["full"]),
+        ),
+    ]
+
+
+def _parts(seconds: dict[str, float]) -> str:
+    total = sum(seconds.values())
+    shares = ", ".join(f"{part} {seconds[part] / total:.0%}" for part in PARTS)
+    return f"{total:.0f} s: {shares}"
+
+
+def measure() -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_exam(folder / "mini", 1, "mini")
+        for side in ("L", "R"):
+            for view in ("CC", "MLO"):
+                volume(folder / "full" / f"{side}{view}.dcm", side, view, study="1.2.3")
+        return {
+            "mini": _predict(folder, "mini", "mini"),
+            "full": _predict(folder, "full", "paper", chunk=1),  # a slice at a time, or the memory does not suffice
+        }
+
+
+def _predict(folder: Path, scale: str, preset: str, **changes: Any) -> dict[str, float]:
+    """Seconds of each part, with random weights, in a process of its own as a user starts it."""
+    torch.manual_seed(0)
+    path = folder / f"{scale}.safetensors"
+    model = Detector(dataclasses.replace(PRESETS[preset], **changes))
+    weights.save(model, path, {"input": "volume", "prepare": to_dict(PREPARED[scale])})
+    del model  # the prediction needs the memory
+    output = folder / f"{scale}-out"
+    command = [sys.executable, "-m", "mm3d", "predict", str(folder / scale), "-o", str(output), "--weights", str(path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    seconds: dict[str, float] = json.loads((output / "run.json").read_text())["seconds"]
+    return seconds
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))

@@ -1,0 +1,73 @@
+"""The score from which on a finding is marked, and where that number comes from."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mm3d.errors import InputError
+from mm3d.model.weights import WeightsHeader
+
+DEFAULT = 0.5  # where nobody says: not a chosen point, and every output says so
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """Findings that score at least `threshold` are marked."""
+
+    threshold: float
+    source: str  # who said so
+
+
+def choose(threshold: float | None, file: str | None, header: WeightsHeader) -> OperatingPoint:
+    """The threshold given, or one of an evaluation, or the weights' own, or the default."""
+    if threshold is not None:
+        return OperatingPoint(threshold, "given with --threshold")
+    if file is not None:
+        return from_evaluation(file)
+    own = header.provenance.get("operating_point")
+    if own is not None:
+        told = own if isinstance(own, dict) else {"threshold": own}
+        return OperatingPoint(_checked(told.get("threshold"), "the weights"), str(told.get("source", "of the weights")))
+    return OperatingPoint(DEFAULT, "a default: neither the command nor the weights have an operating point")
+
+
+def from_evaluation(text: str) -> OperatingPoint:
+    """FILE or FILE:NAME, a metrics.json of `mm3d evaluate` and one of its operating points of findings, such as
+    2D@0.25; without a name, the first."""
+    path, name = Path(text), ""
+    if not path.exists() and ":" in text:
+        before, _, name = text.rpartition(":")
+        path = Path(before)
+    points = {_name(point): point for point in _points(path) if point.get("of") == "findings"}
+    if not points:
+        raise InputError(f"{path} has no operating point of findings; evaluate predictions that have some.")
+    if name and name not in points:
+        raise InputError(f"{path} has no operating point {name!r}; it has {', '.join(points)}.")
+    chosen = name or next(iter(points))
+    return OperatingPoint(
+        _checked(points[chosen].get("threshold"), f"{path}, {chosen},"), f"{chosen} false positives per volume"
+    )
+
+
+def _name(point: dict[str, Any]) -> str:
+    return f"{point['rule']}@{point['wanted']['fp_per_volume']:g}"
+
+
+def _points(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give a metrics.json that 'mm3d evaluate' wrote.")
+    try:
+        systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
+        points = [system["operating_points"] for system in systems]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no metrics.json of 'mm3d evaluate'; give one.") from error
+    if len(points) != 1:
+        raise InputError(f"{path} compares {len(points)} systems; evaluate the predictions of these weights alone.")
+    return points[0]
+
+
+def _checked(threshold: Any, whose: str) -> float:
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise InputError(f"The operating point of {whose} is {threshold}, no score from 0 to 1; give a --threshold.")
+    return float(threshold)

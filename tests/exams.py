@@ -1,0 +1,52 @@
+"""DICOM exams of small breasts, and weights that can predict them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dicom_files import breast, mammogram, tomosynthesis, write
+from examples import build
+from pydicom import Dataset
+from pydicom.uid import generate_uid
+
+from mm3d.model import weights
+
+PREPARE = {"width": 48, "length": 96, "slices": 4}
+FRAMES = 9
+
+
+def write_weights(path: Path, **provenance: Any) -> Path:
+    """A tiny detector with random weights."""
+    weights.save(build(), path, {"input": "volume", "prepare": PREPARE} | provenance, "For tests only.")
+    return path
+
+
+def image(kind: str, side: str, position: str, seed: int = 0) -> Dataset:
+    """kind: DBT or FFDM."""
+    if kind == "FFDM":
+        return mammogram(breast(120, 90, side, seed), side, position)
+    return tomosynthesis(np.stack([breast(120, 90, side, seed + z) for z in range(FRAMES)]), side, position)
+
+
+def write_exam(folder: Path, *views: str, study: str | None = None, **fields: Any) -> list[Path]:
+    """Views such as "DBT L CC"; a number behind tells repeats apart. All are of one study, with these fields."""
+    study = study or generate_uid()
+    paths = []
+    for number, name in enumerate(views):
+        kind, side, position, *_ = name.split()
+        ds = image(kind, side, position, seed=10 * number)
+        ds.StudyInstanceUID = study
+        for field, value in fields.items():
+            setattr(ds, field, value)
+        paths.append(write(ds, folder / f"{number}.dcm"))
+    return paths
+
+
+def damage(path: Path) -> None:
+    """Leave a header that promises pixels in JPEG 2000, and none that can be decoded."""
+    from dicom_files import compressed
+    from pydicom import dcmread
+
+    ds = dcmread(path)
+    frames = int(ds.get("NumberOfFrames", 1))
+    write(compressed(ds, "1.2.840.10008.1.2.4.90", [b"no pixels at all" * 200] * frames), path)
