@@ -22,6 +22,7 @@ from mm3d.predictions import Predictions, Proposal, read_json
 from mm3d.records import Finding
 
 HIT = 0.25  # IoU, as in the evaluation
+CONTRAST = 2.0  # of the trial that the shipped weights were trained on
 
 
 def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini") -> int:
@@ -45,7 +46,7 @@ def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini"
 
 def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
     """Write the tomosynthesis of the first patient of a trial who has a cancer, a DICOM file for each view."""
-    trial = Trial(seed=seed, breasts=1, scale=scale)
+    trial = Trial(seed=seed, breasts=1, scale=scale, contrast=CONTRAST)
     first = next(n for n in range(0, 10_000, 2) if any(draw_case(trial, n + i)[0] == "malignant" for i in (0, 1)))
     breasts = []
     for index in (first, first + 1):
