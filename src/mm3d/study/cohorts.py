@@ -25,13 +25,13 @@ from mm3d.console import progress
 from mm3d.errors import InputError
 from mm3d.files import clear_half_made, half_made, replacing
 from mm3d.phantom.run import run as make_trial
-from mm3d.phantom.trial import Trial, render_breast
+from mm3d.phantom.trial import render_breast
 from mm3d.prepare.prepared import PreparedView, finish_view, key_of, read_breasts, read_notes, write_cohort
 from mm3d.prepare.run import run as prepare_download
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.records import Cohort
 from mm3d.study.pictures import write_pictures
-from mm3d.study.spec import RunSpec, StudySpec
+from mm3d.study.spec import RunSpec, StudySpec, images_of, trial_of
 
 FOLDER = "cohorts"
 MADE = "made.json"  # what a cohort was made with, written last
@@ -106,8 +106,7 @@ def _told(study: StudySpec, name: str) -> dict[str, Any]:
     """All that a cohort's folder depends on."""
     cohort = study.cohorts[name]
     of = _told(study, cohort.of) if cohort.of else None
-    images = {"scale": study.scale, "system": study.system, "width": study.width, "length": study.length}
-    return {"cohort": to_dict(cohort) | {"split": None}, "images": images, "of": of}
+    return {"cohort": to_dict(cohort) | {"split": None}, "images": images_of(study), "of": of}
 
 
 def _is_made(target: Path, wanted: dict[str, Any]) -> bool:
@@ -130,15 +129,7 @@ def _make(
     cohort = study.cohorts[name]
     settings = PrepareSettings(width=study.width, length=study.length, slices=slices_of(study, name))
     if cohort.source == "phantom":
-        trial = Trial(
-            seed=cohort.seed,
-            breasts=cohort.breasts,
-            scale=study.scale,
-            system=study.system,
-            malignant=cohort.malignant,
-            benign=cohort.benign,
-        )
-        make_trial(render_breast, trial, target, settings, jobs)
+        make_trial(render_breast, trial_of(study, cohort, f"the cohort {name}"), target, settings, jobs)
     elif cohort.source == "pictures":
         write_pictures(target, cohort.breasts, cohort.seed, cohort.malignant, (study.length, study.width), console)
     elif cohort.source == "bcs-dbt":

@@ -75,8 +75,7 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
         grid(statistics, "annotations", "recall3d@0.25"),
         *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "efficiency.png"),
         "## 4. A start that never saw a breast",
-        "Pictures: synthetic pictures of rings among polygons, crosses and gratings (`study/pictures.py`), in the "
-        f"place that COCO has in the paper. {START}",
+        f"{_foreign(study)} {START}",
         start_table(statistics),
         *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "start.png"),
         "## 5. Depth, and fusion without parameters",
@@ -127,9 +126,9 @@ def _expected(statistics: Statistics) -> str:
             )
             lines += [_row(pair) for pair in pairs]
     rule = (
-        "The rule: a statement holds if the first of the pair is ahead and p is below 0.05, does not hold if the second "
-        "is ahead with such a p, and is undecided otherwise; one of several pairs holds if all do. R@0.25 is by the "
-        "3D rule where both have slices, by the 2D rule otherwise. p values are not corrected for their number."
+        "The rule: a statement holds if the first of the pair is ahead and p is below 0.05, does not if the second "
+        "is ahead with such a p, and is undecided otherwise; one of several pairs holds if all do. R@0.25 is by "
+        "the 3D rule where both have slices, by the 2D rule otherwise. p values are not corrected for their number."
     )
     return "\n\n".join([lines[0], "\n".join(lines[1:]), rule]) if statistics.study.expect else ""
 
@@ -186,9 +185,19 @@ def _grid_cell(statistics: Statistics, name: str, run: RunSpec, metric: Metric) 
     return shown if difference is None else f"{shown}, p {_p(difference)}"
 
 
+def _foreign(study: StudySpec) -> str:
+    if any(cohort.source == "pictures" for cohort in study.cohorts.values()):
+        return (
+            "Pictures: synthetic pictures of rings among polygons, crosses and gratings (`study/pictures.py`), in the "
+            "place that COCO has in the paper."
+        )
+    return "COCO: weights of a public Sparse R-CNN, imported."
+
+
 def start_table(statistics: Statistics) -> str:
     """Runs of the foreign start beside those from mammograms, size by size."""
-    rows = [["training", "R@0.25, 3D, from FFDM", "from pictures", "p", "AUC, from FFDM", "from pictures", "p"]]
+    foreign = next((run.label for run in runs_of(statistics.study, "start") if run.against), "")
+    rows = [["training", "R@0.25, 3D, from FFDM", foreign, "p", "AUC, from FFDM", foreign, "p"]]
     metrics: tuple[Metric, Metric] = ("recall3d@0.25", "auc")
     for run in runs_of(statistics.study, "start"):
         if not run.against:

@@ -48,7 +48,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class TestCohort:
+class JudgedCohort:
     """Who was tested. A breast's number is its place in these lists."""
 
     names: tuple[str, ...]
@@ -105,7 +105,7 @@ def path_of(folder: Path, run: str, seed: int) -> Path:
     return folder / f"{run}-seed{seed}.json"
 
 
-def test_cohort(truth: Truth, settings: EvaluateSettings) -> TestCohort:
+def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
     """Who is in a test cohort, in all modalities that it has: the same for every run."""
     modalities = sorted({view.modality for breast in truth.breasts for view in breast.views})
     nothing = Predictions(())
@@ -118,7 +118,7 @@ def test_cohort(truth: Truth, settings: EvaluateSettings) -> TestCohort:
         )
     if any(breast.label is None for breast in breasts):
         raise InputError(f"{truth.name} has breasts without a label; a study needs one of every breast it tests.")
-    return TestCohort(
+    return JudgedCohort(
         names=names,
         patients=tuple(judged[0].joined.patient_of.tolist()),
         labels=tuple(breast.label or UNKNOWN for breast in breasts),
@@ -195,7 +195,7 @@ def _units(scores: FloatArray) -> tuple[int, ...]:
 
 
 def detections(
-    cohort: TestCohort,
+    cohort: JudgedCohort,
     result: Result,
     rule: str,
     findings: BoolArray | None = None,
@@ -250,7 +250,7 @@ def _text(content: dict[str, Any]) -> str:
     return f'{told},\n "scores": {{\n{lists}\n }}\n}}\n'
 
 
-def write_cohort(cohort: TestCohort, folder: Path) -> None:
+def write_cohort(cohort: JudgedCohort, folder: Path) -> None:
     """Write who was tested, or see that it is who was tested before."""
     path = folder / COHORT
     if path.is_file():
@@ -265,8 +265,8 @@ def write_cohort(cohort: TestCohort, folder: Path) -> None:
         partial.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-def read_cohort(folder: Path) -> TestCohort:
-    return from_dict(TestCohort, _json(folder / COHORT), str(folder / COHORT))
+def read_cohort(folder: Path) -> JudgedCohort:
+    return from_dict(JudgedCohort, _json(folder / COHORT), str(folder / COHORT))
 
 
 def read_result(path: Path) -> Result:

@@ -22,6 +22,8 @@ from rich.table import Table
 
 from mm3d.config import to_dict
 from mm3d.errors import InputError
+from mm3d.files import replacing
+from mm3d.model.weights import find
 from mm3d.study.cohorts import make_cohorts, needed
 from mm3d.study.gallery import draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
@@ -30,6 +32,7 @@ from mm3d.study.spec import StudySpec, only, read_study, recipe
 from mm3d.study.work import OUTPUT, Order, folder_of
 from mm3d.workers import ONE_THREAD, worker_count
 
+STARTS = "starts"  # weights that the user gave
 POLL = 0.2  # seconds between looks at the running processes
 
 
@@ -69,6 +72,7 @@ def run(name: str, settings: Settings) -> int:
     folder, output = settings.folder.resolve(), settings.results.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     jobs = worker_count(settings.jobs)
+    given = take_starts(given, folder)
     make_cohorts(study, needed(study, dict.fromkeys(job.run for job in left)), folder, settings.download, jobs, console)
     commit = commit_of(Path(__file__).parent)
     orders = {job.name: Order(study, job.run.name, job.seed, folder, output, given, commit) for job in left}
@@ -97,12 +101,25 @@ def given_weights(study: StudySpec, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def take_starts(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Copy start weights into the study's folder, which is what results and configurations name."""
+    taken = {}
+    for name, path in given.items():
+        taken[name] = str(Path(STARTS, f"{name}.safetensors"))
+        target, content = folder / taken[name], find(path).read_bytes()
+        if target.is_file() and target.read_bytes() != content:
+            raise InputError(f"{folder} was run from other start weights than {path}; give another folder with -o.")
+        with replacing(target) as partial:
+            partial.write_bytes(content)
+    return taken
+
+
 def without_missing(study: StudySpec, given: Mapping[str, str], console: Console) -> StudySpec:
     """The study without runs whose start weights nobody gave."""
     missing = [run for run in study.runs if run.start in study.given and run.start not in given]
     if not missing:
         return study
-    names = sorted({run.start for run in missing})
+    names = [name for name in study.given if any(run.start == name for run in missing)]
     for name in names:
         console.print(
             f"note: no --start {name}=WEIGHTS was given; runs that start from it are left out.", highlight=False

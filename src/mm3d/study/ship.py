@@ -7,7 +7,7 @@ from rich.console import Console
 from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.study.results import Result, read_results
-from mm3d.study.spec import INFERENCE_ONLY, StudySpec, read_study
+from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, read_study
 
 SHIPPED = Path(weights.__file__).parent.parent / "shipped"
 LARGEST = 10_000_000  # bytes of a file
@@ -34,7 +34,7 @@ def choose(study: StudySpec, results: list[Result], modality: str) -> Result:
         and result.modality == modality
         and run.input in ("ffdm", "volume")
         and run.fusion == "weighted"
-        and run.test == "test"
+        and run.test == RunSpec.test
     ]
     if not usual:
         raise InputError(f"there is no finished run of {modality} to ship; run the study first.")

@@ -12,6 +12,8 @@ from mm3d.config import check, from_dict, to_dict
 from mm3d.errors import InputError
 from mm3d.inputs import InputName, modality_of
 from mm3d.model.config import FusionName
+from mm3d.phantom.run import VERSION as TRIAL_VERSION
+from mm3d.phantom.trial import Trial
 from mm3d.records import Modality
 from mm3d.train.config import DENSE, RANDOM, SHIPPED, TrainConfig, config_of
 
@@ -136,10 +138,8 @@ class StudySpec:
     """In the order of the page."""
     training: dict[str, Any] = field(default_factory=dict)
     """What all stages share."""
-    scale: str = "mini"
-    """Of virtual trials."""
-    system: Literal["hologic", "siemens", "ge", "mixed"] = "hologic"
-    """Of virtual trials."""
+    trial: dict[str, Any] = field(default_factory=dict)
+    """Settings that all virtual trials share, by the names that `mm3d phantom` has for them, such as scale."""
     width: int = 96
     """Of prepared views."""
     length: int = 192
@@ -249,14 +249,18 @@ def recipe(study: StudySpec, run: RunSpec, seed: int) -> dict[str, Any]:
         while cohort.of:
             cohorts[cohort.of] = cohort = study.cohorts[cohort.of]
     line = {k: v for k, v in to_dict(run).items() if k not in ("label", "tables", "seeds", "against")}
-    images = {"scale": study.scale, "system": study.system, "width": study.width, "length": study.length}
     return {
         "run": line,
         "training": {} if run.stage == INFERENCE_ONLY else study.settings(run),
         "cohorts": {name: to_dict(cohort) for name, cohort in cohorts.items()},
-        "images": images,
+        "images": images_of(study),
         "start": start_recipe(study, run, seed),
     }
+
+
+def images_of(study: StudySpec) -> dict[str, Any]:
+    """What all images of a study depend on."""
+    return {"trial": study.trial, "width": study.width, "length": study.length, "phantom": TRIAL_VERSION}
 
 
 def start_recipe(study: StudySpec, run: RunSpec, seed: int) -> dict[str, Any] | None:
@@ -286,7 +290,16 @@ def read_study(name: str) -> StudySpec:
         raise InputError(f"{path} is not TOML ({error}); mend it.") from error
     study = from_dict(StudySpec, content, str(path))
     check_stages(study, str(path))
+    for name, cohort in study.cohorts.items():
+        if cohort.source == "phantom":
+            trial_of(study, cohort, f"{path}: the cohort {name}")
     return study
+
+
+def trial_of(study: StudySpec, cohort: CohortSpec, where: str) -> Trial:
+    """The virtual trial that a cohort is."""
+    own = {name: getattr(cohort, name) for name in ("breasts", "seed", "malignant", "benign")}
+    return from_dict(Trial, study.trial | own, where)
 
 
 def only(study: StudySpec, names: list[str]) -> StudySpec:

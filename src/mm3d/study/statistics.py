@@ -17,7 +17,7 @@ from mm3d.metrics import bootstrap
 from mm3d.metrics.froc import recall_at
 from mm3d.metrics.hits import BoolArray, FloatArray
 from mm3d.metrics.roc import delong
-from mm3d.study.results import Result, TestCohort, breast_scores, detections
+from mm3d.study.results import JudgedCohort, Result, breast_scores, detections
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec
 
 Metric = Literal["recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc"]
@@ -58,7 +58,7 @@ class Statistics:
     def __init__(
         self,
         study: StudySpec,
-        cohort: TestCohort,
+        cohort: JudgedCohort,
         results: Mapping[tuple[str, int], Result],
         replicates: int = REPLICATES,
     ) -> None:
@@ -150,7 +150,7 @@ class Statistics:
         return Figure(float(np.mean(values)), float(np.sqrt(patients**2 + training)), len(values))
 
 
-def one_value(cohort: TestCohort, result: Result, metric: Metric) -> float | None:
+def one_value(cohort: JudgedCohort, result: Result, metric: Metric) -> float | None:
     """A figure of one result, from its scores."""
     if metric == "auc":
         return float(delong(breast_scores(result)[None], cohort.malignant).auc[0])

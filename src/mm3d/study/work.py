@@ -42,7 +42,7 @@ from mm3d.predict.detect import predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.predictions import Predictions
 from mm3d.study.cohorts import part_of
-from mm3d.study.results import Result, TestCohort, compact, test_cohort, write_cohort, write_result
+from mm3d.study.results import JudgedCohort, Result, compact, judged_cohort, write_cohort, write_result
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, config_for, recipe, start_of
 from mm3d.train import checkpoint
 from mm3d.train.config import DENSE, RANDOM, TrainConfig
@@ -191,14 +191,14 @@ def histogram_of(study: StudySpec, run: RunSpec, weights_path: Path) -> Histogra
     return training_histogram(part.folder, part.split)
 
 
-def measure_run(study: StudySpec, run: RunSpec, predictions: Predictions) -> tuple[Measured, TestCohort]:
+def measure_run(study: StudySpec, run: RunSpec, predictions: Predictions) -> tuple[Measured, JudgedCohort]:
     """Judged with the rules of `mm3d evaluate`; and who was tested."""
     part = part_of(study, run.test)
     settings = EvaluateSettings(modality=run.modality, leave_out_benign=study.leave_out_benign)
     truth = in_split(read_truth(part.folder), part.split)
     joined = join(run.name, predictions, truth, settings)
     draws = bootstrap.draw(len(patients_of(truth)), settings.replicates, settings.seed)
-    return measure(joined, draws, settings), test_cohort(truth, settings)
+    return measure(joined, draws, settings), judged_cohort(truth, settings)
 
 
 def figures_of(measured: Measured) -> dict[str, float | None]:
