@@ -132,7 +132,8 @@ def _study(arguments: argparse.Namespace) -> int:
         if arguments.study == "report":
             from mm3d.study.report import write_report
 
-            return write_report(name, results, arguments.output or Path("docs"))
+            usual = Path("docs") if name == "virtual-trial" else results  # another study's page must not replace ours
+            return write_report(name, results, arguments.output or usual)
         from mm3d.study.ship import ship
 
         return ship(name, results, arguments.output or Path.home() / "mm3d-studies" / Path(name).stem)
@@ -479,7 +480,7 @@ def _add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=Path,
         metavar="FOLDER",
         help="for images and weights, gigabytes of them (default: ~/mm3d-studies/STUDY); for report: where study.md "
-        "and study/ go (default: docs)",
+        "and study/ go (default: docs, of other studies DIR)",
     )
     study.add_argument("--results", type=Path, metavar="DIR", help="a small JSON for each run (default: results/STUDY)")
     study.add_argument("--only", nargs="+", metavar="RUN", help="these runs, and those that they start from")

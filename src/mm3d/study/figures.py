@@ -42,6 +42,8 @@ def _draw(statistics: Statistics, path: Path, panels: tuple[tuple[str, str, Metr
         picture = Picture(figsize=(10.5, 3.4), layout="constrained")
         FigureCanvasAgg(picture)
         drawn = [_panel(axes, statistics, *panel) for axes, panel in zip(picture.subplots(1, 3), panels, strict=True)]
+        lines, names = picture.axes[0].get_legend_handles_labels()
+        picture.legend(lines, names, loc="outside lower center", ncols=max(1, len(names)))
         if not any(drawn):
             path.unlink(missing_ok=True)  # that of an earlier report would pass for ours
             return ""
@@ -56,22 +58,28 @@ def _panel(axes: Axes, statistics: Statistics, table: str, axis: str, metric: Me
     full = max((getattr(run, other) for run in statistics.study.runs if table in run.tables), default=1.0)
     runs = [run for run in statistics.study.runs if table in run.tables and getattr(run, other) == full]
     drawn = False
-    for colour, label in zip(COLOURS, dict.fromkeys(run.label for run in runs), strict=False):
-        own = sorted((run for run in runs if run.label == label), key=lambda run: float(getattr(run, axis)))
+    for colour, label in zip(COLOURS, dict.fromkeys(_label(table, run) for run in runs), strict=False):
+        own = sorted((run for run in runs if _label(table, run) == label), key=lambda run: float(getattr(run, axis)))
         figures = [(getattr(run, axis), statistics.figure(run.name, metric)) for run in own]
         there = [(share, figure.value, figure.error) for share, figure in figures if figure is not None]
         if there:
-            shares, values, errors = zip(*there, strict=True)
-            axes.errorbar(shares, values, errors, color=colour, marker="o", capsize=2, label=label)
+            places, values, errors = zip(*there, strict=True)
+            axes.errorbar(places, values, errors, color=colour, marker="o", markersize=4, capsize=2, label=label)
             drawn = True
         paper = [(getattr(run, axis), value) for run in own if (value := _paper(statistics, table, run, metric))]
         if paper:
             axes.plot(*zip(*paper, strict=True), color=colour, linestyle="--", linewidth=0.8, marker=".")
+    shares = sorted({float(getattr(run, axis)) for run in runs})
     name = {"recall3d@0.25": "R@0.25 (3D)", "auc": "AUC"}[metric]
     axes.set(xscale="log", xlabel=f"share of {'data' if axis == 'data' else 'malignant breasts annotated'}", title=name)
-    if drawn:
-        axes.legend()
+    axes.set_xticks(shares, [f"{share:.0%}" for share in shares])
+    axes.set_xticks([], minor=True)
     return drawn
+
+
+def _label(table: str, run: RunSpec) -> str:
+    """Methods by their labels; starts by where they start."""
+    return "from FFDM" if table == "start" and not run.against else run.label
 
 
 def _paper(statistics: Statistics, table: str, run: RunSpec, metric: Metric) -> float | None:

@@ -17,6 +17,7 @@ from mm3d.phantom.trial import Trial
 from mm3d.records import Modality
 from mm3d.train.config import DENSE, RANDOM, SHIPPED, TrainConfig, config_of
 
+STUDIES = SHIPPED / "studies"
 INFERENCE_ONLY = "none"  # the stage of a run that trains nothing
 
 
@@ -280,9 +281,9 @@ def read_study(name: str) -> StudySpec:
     """A study file, or the name of one that comes with mm3d."""
     path = Path(name)
     if path.suffix != ".toml":
-        path = SHIPPED / f"{name}.toml"
+        path = STUDIES / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml") if "[cohorts" in file.read_text("utf-8")))
+        known = ", ".join(sorted(file.stem for file in STUDIES.glob("*.toml")))
         raise InputError(f"{name} is no study; give a .toml file, or one of those that come with mm3d: {known}.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from mm3d.metrics import bootstrap
-from mm3d.metrics.froc import recall_at
+from mm3d.metrics.froc import Detections, recall_at
 from mm3d.metrics.hits import BoolArray, FloatArray
 from mm3d.metrics.roc import delong
 from mm3d.study.results import JudgedCohort, Result, breast_scores, detections
@@ -22,6 +22,7 @@ from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec
 
 Metric = Literal["recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc"]
 METRICS: tuple[Metric, ...] = ("recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc")
+RATES = (0.25, 0.5)  # false positives per volume
 REPLICATES = 1000
 SEED = 0
 LEVEL = 0.05  # of p, below which a difference counts
@@ -48,8 +49,14 @@ class Difference:
 
 
 def rule_and_rate(metric: Metric) -> tuple[str, float]:
-    name, _, rate = metric.partition("@")
-    return ("3D" if name == "recall3d" else "2D"), float(rate)
+    return next((rule, rate) for rule in ("2D", "3D") for rate in RATES if _recall(rule, rate) == metric)
+
+
+def _recall(rule: str, rate: float) -> Metric:
+    """The name of a recall."""
+    if rule == "2D":
+        return "recall@0.25" if rate == 0.25 else "recall@0.5"
+    return "recall3d@0.25" if rate == 0.25 else "recall3d@0.5"
 
 
 class Statistics:
@@ -64,6 +71,7 @@ class Statistics:
     ) -> None:
         self.study, self.cohort, self.results = study, cohort, results
         self.weights = bootstrap.draw(max(cohort.patients) + 1, replicates, SEED)
+        self._values: dict[tuple[str, Metric], list[float]] = {}
         self._replicates: dict[tuple[str, Metric], FloatArray] = {}
 
     def of(self, run: str) -> list[Result]:
@@ -72,24 +80,31 @@ class Statistics:
 
     def values(self, run: str, metric: Metric) -> list[float]:
         """The figure of every seed; none where the run has no such figure."""
-        found = [one_value(self.cohort, result, metric) for result in self.of(run)]
-        return [value for value in found if value is not None and np.isfinite(value)]
+        if (run, metric) not in self._values:
+            found = [one_value(self.cohort, result, metric) for result in self.of(run)]
+            self._values[run, metric] = [value for value in found if value is not None and np.isfinite(value)]
+        return self._values[run, metric]
 
     def replicates(self, run: str, metric: Metric) -> FloatArray:
         """Replicates over patients of the figure averaged over seeds, (replicates,)."""
         if (run, metric) not in self._replicates:
-            rows = [self._one_replicates(result, metric) for result in self.of(run)]
-            self._replicates[run, metric] = np.mean(rows, axis=0)
+            if metric == "auc":
+                self._replicates[run, metric] = np.mean([self._areas(result) for result in self.of(run)], axis=0)
+            else:
+                rule, _ = rule_and_rate(metric)
+                both = [self._recalls(detections(self.cohort, result, rule)) for result in self.of(run)]
+                for rate, column in zip(RATES, np.mean(both, axis=0).T, strict=True):
+                    self._replicates[run, _recall(rule, rate)] = column
         return self._replicates[run, metric]
 
-    def _one_replicates(self, result: Result, metric: Metric) -> FloatArray:
-        if metric == "auc":
-            owner = np.array(self.cohort.patients)
-            return bootstrap.areas(breast_scores(result), self.cohort.malignant, owner, self.weights)
-        rule, rate = rule_and_rate(metric)
-        found = detections(self.cohort, result, rule)
+    def _areas(self, result: Result) -> FloatArray:
+        owner = np.array(self.cohort.patients)
+        return bootstrap.areas(breast_scores(result), self.cohort.malignant, owner, self.weights)
+
+    def _recalls(self, found: Detections | None) -> FloatArray:
+        """At both rates, (replicates, 2)."""
         assert found is not None
-        return bootstrap.recalls_at(found, np.array([rate]), self.weights)[:, 0]
+        return bootstrap.recalls_at(found, np.array(RATES), self.weights)
 
     @cached_property
     def seed_spread(self) -> dict[Metric, tuple[float, int]]:
@@ -142,7 +157,7 @@ class Statistics:
             found = detections(self.cohort, result, rule, findings, breasts)
             if found is not None and len(found.found):
                 values.append(recall_at(found, rate))
-                rows.append(bootstrap.recalls_at(found, np.array([rate]), self.weights)[:, 0])
+                rows.append(self._recalls(found)[:, RATES.index(rate)])
         if not values:
             return None
         patients = bootstrap.standard_error(np.mean(rows, axis=0))
