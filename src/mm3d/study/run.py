@@ -124,22 +124,13 @@ def without_missing(study: StudySpec, given: Mapping[str, str], console: Console
         console.print(
             f"note: no --start {name}=WEIGHTS was given; runs that start from it are left out.", highlight=False
         )
-    kept = [run.name for run in study.runs]
-    while True:
-        smaller = [
-            n for n in kept if study.run(n) not in missing and (study.run(n).start in kept or not _runs(study, n))
-        ]
-        if smaller == kept:
-            break
-        kept = smaller
+    gone = {run.name for run in missing}
+    while more := {run.name for run in study.runs if run.start in gone} - gone:
+        gone |= more
+    kept = [run.name for run in study.runs if run.name not in gone]
     if not kept:
         raise InputError(f"no run is left without start weights; give them with --start {names[0]}=WEIGHTS.")
     return only(study, kept)
-
-
-def _runs(study: StudySpec, name: str) -> bool:
-    """Whether a run starts from another run."""
-    return study.run(name).start in {run.name for run in study.runs}
 
 
 def finished(study: StudySpec, folder: Path) -> dict[tuple[str, int], Result]:

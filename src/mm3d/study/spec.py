@@ -319,4 +319,5 @@ def only(study: StudySpec, names: list[str]) -> StudySpec:
     runs = tuple(
         replace(run, against=run.against if run.against in kept else "") for run in study.runs if run.name in kept
     )
-    return replace(study, runs=runs, expect=(), gallery=())
+    expect = tuple(one for one in study.expect if kept.issuperset(name for pair in one.ahead for name in pair))
+    return replace(study, runs=runs, expect=expect, gallery=study.gallery if kept.issuperset(study.gallery) else ())

@@ -47,7 +47,6 @@ from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, config_for, reci
 from mm3d.train import checkpoint
 from mm3d.train.config import DENSE, RANDOM, TrainConfig
 from mm3d.train.log import read_log
-from mm3d.train.run import train
 
 RUNS = "runs"
 LAST = "last.safetensors"
@@ -114,6 +113,8 @@ def execute(order: Order) -> Path:
     config, seconds = None, 0.0
     if run.stage != INFERENCE_ONLY:
         config = training_of(study, run, order.seed, order.given)
+        from mm3d.train.run import train  # Fabric takes seconds to import, and runs that train nothing are many
+
         train(config, folder, resume=True, console=console)
         seconds = seconds_of(folder, config)
     memory = peak_memory() if config else 0.0
