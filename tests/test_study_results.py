@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from blobs import write_blobs
 from numpy.typing import NDArray
+from PIL import Image as Picture
 from rich.console import Console
 
 from mm3d.batches import prepared_breasts
@@ -25,6 +26,7 @@ from mm3d.prepare.geometry import Geometry
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.records import Finding
 from mm3d.study.cohorts import pool_folder, pooled
+from mm3d.study.gallery import Look, draw_row, draw_w
 from mm3d.study.pictures import RING, write_pictures
 from mm3d.study.results import (
     JudgedCohort,
@@ -266,6 +268,25 @@ def _contrast(view: Any) -> float:
     y, x = np.mgrid[: image.shape[0], : image.shape[1]] + 0.5
     distance = np.hypot(x - (x1 + x2) / 2, y - (y1 + y2) / 2) / ((x2 - x1) / 2)
     return float(image[(distance > 0.65) & (distance < 0.85)].mean() - image[distance < 0.4].mean())
+
+
+def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
+    folder = write_blobs(tmp_path / "blobs", breasts=2)
+    view = prepared_breasts(folder, None, "DBT")[0].views[0]
+    assert view.view.findings
+    box, weights = view.view.findings[0].box, (0.1, 0.6, 0.2, 0.1)
+    finding = Finding(box, True, 5, 3, 7, "mass")
+    hit, aside = Proposal(box, 0.9, 5.0, 0.0, weights), Proposal((12, 22, 20, 30), 0.95, 1.0, 0.0, weights)
+    look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, ViewPrediction("lcc", (aside, hit), "DBT", 0.9))
+    assert look.hit == hit
+    missed = replace(look, predicted=ViewPrediction("lcc", (aside,), "DBT", 0.9))
+    assert missed.hit is None
+    for name in (draw_w([look, missed], tmp_path / "w.png"), draw_row([look, missed], tmp_path / "row.jpg")):
+        with Picture.open(tmp_path / name) as picture:
+            assert picture.width > 400
+            colours = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+        assert (np.ptp(colours.astype(int), axis=1) > 100).any()  # curves and boxes are in colour
+        assert (tmp_path / name).stat().st_size < 200_000
 
 
 def test_a_pooled_folder_keeps_truth_and_geometry(tmp_path: Path) -> None:

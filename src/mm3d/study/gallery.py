@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mm3d.batches import PreparedBreast, prepared_breasts
@@ -78,11 +79,11 @@ def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[st
     chosen = [number for number in (_narrowest(*deep), _widest(*deep)) if number is not None]
     if chosen:
         looks = [_look(study, last, results[last.name], findings[last.name][number]) for number in chosen]
-        drawn.append(_draw_w(looks, output / W_CURVES))
+        drawn.append(draw_w(looks, output / W_CURVES))
     if len({len(one) for one in findings.values()}) == 1 and len(scores[last.name]):
         number = int(np.argmax(scores[last.name] - scores[runs[0].name]))
         looks = [_look(study, run, results[run.name], findings[run.name][number]) for run in runs]
-        drawn.append(_draw_row(looks, output / ROW))
+        drawn.append(draw_row(looks, output / ROW))
     return drawn
 
 
@@ -134,7 +135,8 @@ def _breast(study: StudySpec, run: RunSpec, view: TruthView) -> tuple[PreparedBr
     raise InputError(f"{part.folder} has no view {view.key.name}; make the cohort again.")
 
 
-def _draw_w(looks: list[Look], path: Path) -> str:
+def draw_w(looks: list[Look], path: Path) -> str:
+    """Slice weights of each finding against the slices on which it is visible; the name of the file."""
     with rc_context(STYLE):
         picture = Picture(figsize=(4.8 * len(looks), 3.2), layout="constrained")
         FigureCanvasAgg(picture)
@@ -147,16 +149,31 @@ def _draw_w(looks: list[Look], path: Path) -> str:
 def _draw_curve(axes: Axes, look: Look) -> None:
     geometry, finding, hit = look.prepared.file.geometry, look.finding, look.hit
     weights = () if hit is None or hit.slice_weights is None else hit.slice_weights
-    axes.plot(range(len(weights)), weights, marker="o", color=COLOURS[0])
+    axes.plot(range(1, len(weights) + 1), weights, marker="o", color=COLOURS[0])
     if finding.first_slice is not None and finding.last_slice is not None:
-        ends = [geometry.slice_to_model(z) for z in (finding.first_slice, finding.last_slice)]
-        axes.plot(ends, [-0.03, -0.03], color=COLOURS[1], linewidth=5, solid_capstyle="butt", label="visible")
-        axes.legend()
+        first, last = (geometry.slice_to_model(z) for z in (finding.first_slice, finding.last_slice))
+        axes.plot((first + 0.5, last + 1.5), (-0.03, -0.03), color=COLOURS[1], linewidth=5, solid_capstyle="butt")
+    if weights:
+        inset = axes.inset_axes((0.78, 0.62, 0.22, 0.36))
+        inset.imshow(_around(look, int(np.argmax(weights))), cmap="gray", vmin=0, vmax=1)
+        inset.set_axis_off()
     score = "" if hit is None else f", score {hit.score:.2f}"
-    axes.set(xlabel="slice", ylabel="w", ylim=(-0.08, 1.02), title=f"{finding.kind}{score}")
+    axes.set(xlabel="slice (bar: visible)", ylabel="w", ylim=(-0.08, 1.02), xlim=(0.5, geometry.slices + 0.5))
+    axes.set_title(f"{finding.kind}{score}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_row(looks: list[Look], path: Path) -> str:
+def _around(look: Look, s: int) -> NDArray[np.float32]:
+    """The finding on a slice, with as much again around it."""
+    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model(_four(look.finding.box))
+    wide, high = (x2 - x1) / 2, (y2 - y1) / 2
+    rows = slice(max(0, int(y1 - high)), int(y2 + high) + 1)
+    columns = slice(max(0, int(x1 - wide)), int(x2 + wide) + 1)
+    return grey(look.prepared.image()[s, rows, columns])
+
+
+def draw_row(looks: list[Look], path: Path) -> str:
+    """One finding as several runs see it, side by side; the name of the file."""
     with rc_context(STYLE | {"axes.grid": False}):
         picture = Picture(figsize=(2.3 * len(looks), 4.2), layout="constrained")
         FigureCanvasAgg(picture)
