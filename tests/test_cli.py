@@ -26,7 +26,8 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "info", "phantom", "prepare", "train", "predict", "evaluate", "view", "import-weights"):
+    commands = ("demo", "info", "phantom", "prepare", "train", "predict", "evaluate", "study", "view", "import-weights")
+    for command in commands:
         assert command in done.stdout
 
 

@@ -60,6 +60,8 @@ def check(config: Any) -> None:
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
+    if hint is Any:
+        return value
     if is_dataclass(hint):
         if isinstance(value, hint):  # type: ignore[arg-type]
             return value

@@ -15,6 +15,7 @@ from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
 from mm3d.cli.options import PASSIVE, PREPARATION, add_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
+from mm3d.cli.study import add_study
 from mm3d.errors import InputError
 
 
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     add_predict(commands)
     add_evaluate(commands)
+    add_study(commands)
 
     view = commands.add_parser(
         "view",

@@ -111,6 +111,13 @@ def join(name: str, predictions: Predictions, truth: Truth, settings: EvaluateSe
     )
 
 
+def highest_proposals(joined: Joined) -> FloatArray:
+    """The highest proposal of each breast (B,), whatever the breast's own score; -inf: there is none."""
+    scores = np.full(len(joined.breasts), -np.inf)
+    np.maximum.at(scores, joined.breast_of[joined.proposals.volume], joined.proposals.scores)
+    return scores
+
+
 def _predicted(
     predictions: Predictions, truth: Truth, views: tuple[TruthView, ...], skip_unknown: bool
 ) -> tuple[list[ViewPrediction | None], list[str]]:

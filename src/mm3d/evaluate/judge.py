@@ -135,9 +135,7 @@ def detections(
         best = np.full(len(first), -np.inf)
         np.maximum.at(best, number, found)
         found, owner = best, owner[first]
-    right = rule.unsure.copy()
-    right[rule.hits.proposal[rule.judged[rule.hits.finding]]] = True
-    false = ~right & within[joined.proposals.volume]
+    false = false_positives(rule) & within[joined.proposals.volume]
     patient = joined.patient_of[joined.breast_of]
     return Detections(
         found=found,
@@ -146,6 +144,13 @@ def detections(
         false_owner=patient[joined.proposals.volume[false]],
         volume_owner=patient[within],
     )
+
+
+def false_positives(rule: Rule) -> BoolArray:
+    """The proposals that hit no malignant finding by a rule (P,), in volumes that count and in others."""
+    right = rule.unsure.copy()
+    right[rule.hits.proposal[rule.judged[rule.hits.finding]]] = True
+    return ~right
 
 
 @dataclass(frozen=True)

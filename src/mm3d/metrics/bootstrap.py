@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm3d.metrics.froc import Detections, allowed
-from mm3d.metrics.hits import FloatArray
+from mm3d.metrics.hits import BoolArray, FloatArray, IntArray
 
 Weights = NDArray[np.int64]  # (B, patients): how often each replicate drew each patient
 
@@ -45,6 +45,19 @@ def _replicates(detections: Detections, rates: FloatArray, weights: Weights) -> 
         if share.any() and drawn_volumes:
             recalls[b] = share @ (detections.found[:, None] > limits[b]) / share.sum()
     return recalls, limits
+
+
+def areas(scores: FloatArray, positive: BoolArray, owner: IntArray, weights: Weights) -> FloatArray:
+    """The AUC of every replicate (B,) for units (n,) with a score, a label and a patient; NaN where a replicate has one
+    kind only. Ties count half."""
+    order = np.argsort(scores, kind="stable")
+    _, first, group = np.unique(scores[order], return_index=True, return_inverse=True)
+    drawn = weights[:, owner[order]].astype(float)
+    malignant, others = drawn * positive[order], drawn * ~positive[order]
+    of_group = np.add.reduceat(others, first, axis=1)  # others with one score
+    below = np.cumsum(of_group, axis=1) - of_group / 2
+    pairs = malignant.sum(axis=1) * others.sum(axis=1)
+    return _ratio((malignant * below[:, group]).sum(axis=1), pairs)
 
 
 def called_at(detections: Detections, threshold: float, weights: Weights) -> tuple[FloatArray, FloatArray]:

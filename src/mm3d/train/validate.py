@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from mm3d.batches import PreparedBreast
-from mm3d.evaluate.joined import Joined, join
+from mm3d.evaluate.joined import highest_proposals, join
 from mm3d.evaluate.judge import detections, judge, scored_breasts
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth
@@ -50,7 +50,7 @@ def figures(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
             found[rule].append(detections(judged, judged.rules[rule]))
         units = scored_breasts(joined)
         own.append(units.scores)
-        highest.append(scored_breasts(replace(joined, breast_scores=_highest(joined))).scores)
+        highest.append(scored_breasts(replace(joined, breast_scores=highest_proposals(joined))).scores)
         positive.append(units.positive)
     result = {}
     for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
@@ -59,12 +59,6 @@ def figures(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
     for name, scores in (("auc", own), ("auc_max", highest)):
         result[name] = float(delong(np.concatenate(scores)[None], np.concatenate(positive)).auc[0])
     return {name: result[name] for name in FIGURES}
-
-
-def _highest(joined: Joined) -> np.ndarray:
-    scores = np.full(len(joined.breasts), -np.inf)
-    np.maximum.at(scores, joined.breast_of[joined.proposals.volume], joined.proposals.scores)
-    return scores
 
 
 def _together(parts: list[Detections]) -> Detections:

@@ -1,0 +1,58 @@
+"""What a study did, in words and tables, from its own file: cohorts, recipe, rules."""
+
+from typing import Any
+
+from mm3d.study.cohorts import needed, slices_of
+from mm3d.study.plan import duration
+from mm3d.study.statistics import REPLICATES, Statistics
+
+
+def method(statistics: Statistics) -> str:
+    """The section on how it was done."""
+    study, results = statistics.study, statistics.results
+    commits = sorted({result.commit for result in results.values() if result.commit})
+    spent = sum(sum(result.seconds.values()) for result in results.values())
+    cohort = statistics.cohort
+    labels = ", ".join(f"{cohort.labels.count(label)} {label}" for label in dict.fromkeys(cohort.labels))
+    findings = ", ".join(f"{len(marks.findings)} in {name}" for name, marks in sorted(cohort.marks.items()))
+    lines = [
+        "## How it was done",
+        f"Tested on {len(cohort.names):,} breasts ({labels}), with malignant findings: {findings}.",
+        "\n".join(
+            ["| cohort | source | breasts | seed | malignant | benign | slices |", "|---|---|---|---|---|---|---|"]
+        )
+        + "".join(f"\n{_cohort_row(statistics, name)}" for name in needed(study, study.runs)),
+        "Every method has the same recipe: the same number of breasts seen, rates, augmentation and seeds; none was "
+        "tuned by itself. The weights of the last step count. Fine-tuning starts from one set of FFDM weights.",
+        "\n".join(
+            f"- **{name}**: {_told(study.training | {})}; {_told(stage)}" for name, stage in study.stages.items()
+        ),
+        "R@X is the recall of malignant findings at X false positives per volume, with a 2D overlap of at least 0.25; "
+        "by the 3D rule the predicted slice is also one on which the finding is visible. Figures are means over seeds. "
+        f"Standard errors: bootstrap over patients ({REPLICATES:,} replicates, the same draws for all), and the spread "
+        "of seeds, pooled over all runs that have several. Paired tests: the same, of the difference. "
+        "[evaluation.md](evaluation.md) has the rules.",
+        f"Training and prediction took {duration(spent)} on one core; commits: {', '.join(commits) or 'not known'}.",
+    ]
+    return "\n\n".join(lines)
+
+
+def _cohort_row(statistics: Statistics, name: str) -> str:
+    study = statistics.study
+    cohort = study.cohorts[name]
+    if cohort.of:
+        part = f", {cohort.split}" if cohort.split else ""
+        return f"| {name} | {cohort.of}{part} | | | | | {slices_of(study, name)} |"
+    if cohort.source == "bcs-dbt":
+        return f"| {name} | BCS-DBT | | | | | {cohort.slices} |"
+    benign = f"{cohort.benign:.0%}" if cohort.source == "phantom" else ""
+    shares = f"{cohort.malignant:.0%} | {benign}"
+    return f"| {name} | {cohort.source} | {cohort.breasts:,} | {cohort.seed} | {shares} | {cohort.slices} |"
+
+
+def _told(settings: dict[str, Any], prefix: str = "") -> str:
+    """Settings on a line."""
+    told = []
+    for name, value in settings.items():
+        told.append(_told(value, f"{prefix}{name}.") if isinstance(value, dict) else f"{prefix}{name} {value}")
+    return ", ".join(told)

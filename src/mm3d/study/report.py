@@ -1,0 +1,305 @@
+"""`mm3d study report`: the results there are, as docs/study.md with its figures. Nothing is computed that is not
+there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from mm3d.files import replacing
+from mm3d.study.cohorts import slices_of
+from mm3d.study.figures import draw_efficiency, draw_start
+from mm3d.study.gallery import ROW, W_CURVES
+from mm3d.study.method import method
+from mm3d.study.plan import duration, jobs_of
+from mm3d.study.published import SLICES, START, cell, published
+from mm3d.study.results import read_cohort, read_results
+from mm3d.study.spec import RunSpec, StudySpec, read_study
+from mm3d.study.statistics import METRICS, Difference, Figure, Metric, Statistics, together, verdict
+
+PAGE, FIGURES = "study.md", "study"
+HEADS: dict[Metric, str] = {
+    "recall@0.25": "R@0.25",
+    "recall@0.5": "R@0.5",
+    "recall3d@0.25": "R@0.25, 3D",
+    "recall3d@0.5": "R@0.5, 3D",
+    "auc": "AUC",
+}
+NOTHING = "–"
+
+
+def write_report(name: str, results: Path, output: Path) -> int:
+    """Write the page and its figures. Returns the exit code."""
+    study = read_study(name)
+    statistics = Statistics(study, read_cohort(results), read_results(study, results))
+    (output / FIGURES).mkdir(parents=True, exist_ok=True)
+    pictures = [draw(statistics, output / FIGURES) for draw in (draw_efficiency, draw_start)]
+    with replacing(output / PAGE) as partial:
+        partial.write_text(page(statistics, [p for p in pictures if p], _gallery(results, output)), encoding="utf-8")
+    done, all_runs = len(statistics.results), len(jobs_of(study))
+    Console().print(f"Wrote {output / PAGE}: {done} of {all_runs} runs are done.", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _gallery(results: Path, output: Path) -> list[str]:
+    """Pictures that the study left beside its results, copied to the page's."""
+    found = []
+    for name in (W_CURVES, ROW):
+        if (results / name).is_file():
+            with replacing(output / FIGURES / name) as partial:
+                partial.write_bytes((results / name).read_bytes())
+            found.append(name)
+    return found
+
+
+def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]) -> str:
+    """The whole page, Markdown."""
+    study = statistics.study
+    parts = [
+        f"# {study.title}",
+        f"Written by `mm3d study report` from the results in `results/{study.name}`; do not edit it.",
+        _state(statistics),
+        _expected(statistics),
+        method(statistics),
+        "## 1. Inference only",
+        "No DBT training: weights of mammograms on other inputs. Published figures are in brackets.",
+        table(statistics, "inference"),
+        "## 2. Fine-tuned",
+        "(*) malignant breasts without boxes are left out.",
+        table(statistics, "finetuned"),
+        "## 3. Less data, fewer annotations",
+        "p is of the paired test against M&M-3D with the same data.",
+        grid(statistics, "data", "recall3d@0.25"),
+        grid(statistics, "data", "auc"),
+        grid(statistics, "annotations", "recall3d@0.25"),
+        *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "efficiency.png"),
+        "## 4. A start that never saw a breast",
+        f"{_foreign(study)} {START}",
+        start_table(statistics),
+        *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "start.png"),
+        "## 5. Depth, and fusion without parameters",
+        slices_table(statistics),
+        table(statistics, "fusion"),
+        "## 6. Where the model looks",
+        *_shown(gallery),
+        "## 7. Beyond the paper",
+        "Mammograms and volumes of the same breasts mixed, for as many breasts as volumes alone:",
+        table(statistics, "mixed"),
+        "By kind of finding (R@0.25; false positives of all volumes), and by density (with the false positives of its "
+        "own volumes):",
+        parts_table(statistics),
+        "## The spread of seeds",
+        seeds_table(statistics),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _state(statistics: Statistics) -> str:
+    jobs = jobs_of(statistics.study)
+    missing = [job.name for job in jobs if (job.run.name, job.seed) not in statistics.results]
+    if not missing:
+        return f"All {len(jobs)} runs are done."
+    named = ", ".join(missing[:12]) + (", …" if len(missing) > 12 else "")
+    done = f"{len(jobs) - len(missing)} of {len(jobs)} runs are done"
+    return f"**{done}.** What is not is {NOTHING} below. Missing: {named}."
+
+
+def _expected(statistics: Statistics) -> str:
+    """Each statement with its verdict, by R@0.25 and by AUC."""
+    lines = ["## What we expected", *_rows([["statement", "pair", "R@0.25", "p", "", "AUC", "p", ""]])]
+    for expectation in statistics.study.expect:
+        found = {"recall": [], "auc": []}  # type: dict[str, list[Difference | None]]
+        pairs = []
+        for a, b in expectation.ahead:
+            metric = common_recall(statistics, a, b)
+            recall, auc = statistics.difference(a, b, metric), statistics.difference(a, b, "auc")
+            found["recall"].append(recall)
+            found["auc"].append(auc)
+            pairs.append(["", f"{a} – {b}", *_verdict_cells(recall), *_verdict_cells(auc)])
+        of = {name: together([verdict(one) for one in ones]) for name, ones in found.items()}
+        if len(pairs) == 1:
+            lines.append(_row([expectation.statement, *pairs[0][1:]]))
+        else:
+            lines.append(
+                _row([expectation.statement, "all", "", "", f"**{of['recall']}**", "", "", f"**{of['auc']}**"])
+            )
+            lines += [_row(pair) for pair in pairs]
+    rule = (
+        "The rule: a statement holds if the first of the pair is ahead and p is below 0.05, does not if the second "
+        "is ahead with such a p, and is undecided otherwise; one of several pairs holds if all do. R@0.25 is by "
+        "the 3D rule where both have slices, by the 2D rule otherwise. p values are not corrected for their number."
+    )
+    return "\n\n".join([lines[0], "\n".join(lines[1:]), rule]) if statistics.study.expect else ""
+
+
+def _verdict_cells(difference: Difference | None) -> list[str]:
+    if difference is None:
+        return [NOTHING, NOTHING, "missing"]
+    return [f"{difference.value:+.3f} ± {difference.error:.3f}", _p(difference), f"**{verdict(difference)}**"]
+
+
+def common_recall(statistics: Statistics, a: str, b: str) -> Metric:
+    """By the 3D rule where both have it."""
+    deep = all(statistics.values(name, "recall3d@0.25") for name in (a, b))
+    return "recall3d@0.25" if deep else "recall@0.25"
+
+
+def table(statistics: Statistics, name: str) -> str:
+    """The runs of a table, with all figures and the paired tests."""
+    rows = [["method", "input", *HEADS.values(), "p, R@0.25", "p, AUC"]]
+    for run in runs_of(statistics.study, name):
+        row = published(statistics.study, name, run)
+        figures = [_cell(statistics.figure(run.name, metric), cell(row, metric)) for metric in METRICS]
+        rows.append([_name(run), run.input, *figures, *_tests(statistics, run)])
+    return "\n".join(_rows(rows)) if len(rows) > 1 else ""
+
+
+def _tests(statistics: Statistics, run: RunSpec) -> list[str]:
+    if not run.against:
+        return ["", ""]
+    recall = statistics.difference(run.name, run.against, common_recall(statistics, run.name, run.against))
+    return [_p(recall), _p(statistics.difference(run.name, run.against, "auc"))]
+
+
+def grid(statistics: Statistics, name: str, metric: Metric) -> str:
+    """Methods against the share of data, or of annotations."""
+    runs = runs_of(statistics.study, name)
+    axis = "data" if name == "data" else "annotated"
+    shares = sorted({getattr(run, axis) for run in runs})
+    head = "data" if name == "data" else "annotations"
+    rows = [[f"{HEADS[metric]}", *(f"{share:.0%} {head}" for share in shares)]]
+    for label in dict.fromkeys(run.label for run in runs):
+        cells = []
+        for share in shares:
+            run = next((run for run in runs if run.label == label and getattr(run, axis) == share), None)
+            cells.append(NOTHING if run is None else _grid_cell(statistics, name, run, metric))
+        rows.append([label, *cells])
+    return "\n".join(_rows(rows)) if runs else ""
+
+
+def _grid_cell(statistics: Statistics, name: str, run: RunSpec, metric: Metric) -> str:
+    paper = cell(published(statistics.study, name, run), metric)
+    shown = _cell(statistics.figure(run.name, metric), paper)
+    difference = statistics.difference(run.name, run.against, metric) if run.against else None
+    return shown if difference is None else f"{shown}, p {_p(difference)}"
+
+
+def _foreign(study: StudySpec) -> str:
+    if any(cohort.source == "pictures" for cohort in study.cohorts.values()):
+        return (
+            "Pictures: synthetic pictures of rings among polygons, crosses and gratings (`study/pictures.py`), in the "
+            "place that COCO has in the paper."
+        )
+    return "COCO: weights of a public Sparse R-CNN, imported."
+
+
+def start_table(statistics: Statistics) -> str:
+    """Runs of the foreign start beside those from mammograms, size by size."""
+    foreign = next((run.label for run in runs_of(statistics.study, "start") if run.against), "")
+    rows = [["training", "R@0.25, 3D, from FFDM", foreign, "p", "AUC, from FFDM", foreign, "p"]]
+    metrics: tuple[Metric, Metric] = ("recall3d@0.25", "auc")
+    for run in runs_of(statistics.study, "start"):
+        if not run.against:
+            continue
+        cells = []
+        for metric in metrics:
+            ours = [_cell(statistics.figure(name, metric), "") for name in (run.against, run.name)]
+            cells += [*ours, _p(statistics.difference(run.against, run.name, metric))]
+        rows.append([f"{run.data:.0%} data, {run.annotated:.0%} annotated", *cells])
+    return "\n".join(_rows(rows)) if len(rows) > 1 else ""
+
+
+def slices_table(statistics: Statistics) -> str:
+    """z resolution, with memory and time."""
+    study = statistics.study
+    rows = [["slices", "memory, MB", "training", *HEADS.values(), "p, R@0.25", "p, AUC"]]
+    for run in sorted(runs_of(study, "slices"), key=lambda run: slices_of(study, run.train)):
+        depth = slices_of(study, run.train)
+        results = statistics.of(run.name)
+        memory = f"{np.mean([r.memory_mb for r in results]):,.0f}" if results else NOTHING
+        seconds = duration(float(np.mean([r.seconds["train"] for r in results]))) if results else NOTHING
+        paper = SLICES.get(depth) if study.published == "in-house" else None
+        if paper is not None:
+            memory, seconds = f"{memory} [{paper.memory_gb:g} GB]", f"{seconds} [{paper.hours:g} h]"
+        figures = [_cell(statistics.figure(run.name, metric), cell(paper, metric)) for metric in METRICS]
+        rows.append([str(depth), memory, seconds, *figures, *_tests(statistics, run)])
+    return "\n".join(_rows(rows)) if len(rows) > 1 else ""
+
+
+def parts_table(statistics: Statistics) -> str:
+    """The fine-tuned methods by kind of finding and by density, R@0.25."""
+    cohort, runs = statistics.cohort, runs_of(statistics.study, "finetuned")
+    kinds = sorted({kind for marks in cohort.marks.values() for kind in marks.kinds})
+    classes = sorted(set(cohort.density))
+    counts = {kind: max(marks.kinds.count(kind) for marks in cohort.marks.values()) for kind in kinds}
+    heads = [f"{kind} ({counts[kind]})" for kind in kinds] + [
+        f"density {c} ({cohort.density.count(c)})" for c in classes
+    ]
+    rows = [["method", "rule", *heads]]
+    density = np.array(cohort.density)
+    for run in runs:
+        metric: Metric = "recall3d@0.25" if statistics.values(run.name, "recall3d@0.25") else "recall@0.25"
+        marks = cohort.marks.get(run.modality)
+        own = np.array(marks.kinds if marks else ())
+        found = [statistics.recall_of(run.name, metric, findings=own == kind) for kind in kinds]
+        found += [statistics.recall_of(run.name, metric, breasts=density == c) for c in classes]
+        rule = "3D" if metric.startswith("recall3d") else "2D"
+        rows.append([_name(run), rule, *(_cell(figure, "") for figure in found)])
+    return "\n".join(_rows(rows)) if runs else ""
+
+
+def seeds_table(statistics: Statistics) -> str:
+    """Every figure of every seed, and what is pooled of them."""
+    rows = [["run", *HEADS.values()]]
+    for run in statistics.study.runs:
+        if len(statistics.of(run.name)) > 1:
+            values = [", ".join(f"{v:.3f}" for v in statistics.values(run.name, m)) or NOTHING for m in METRICS]
+            rows.append([run.name, *values])
+    if len(rows) == 1:
+        return "No run has several seeds yet: errors and p values below are those of the patients alone."
+    spread = [statistics.seed_spread[metric] for metric in METRICS]
+    rows.append(["**standard deviation**", *(f"**{s:.3f}** ({n} degrees of freedom)" for s, n in spread)])
+    return "\n".join(_rows(rows))
+
+
+def _shown(gallery: Sequence[str]) -> list[str]:
+    told = {
+        W_CURVES: "How much each slice counts for a calcification cluster and for a mass (w of the last head), against "
+        "the slices on which it is visible (the bar). Chosen: of those with a score in the upper half, the cluster "
+        "that is visible on the fewest slices and the mass that is on the most.",
+        ROW: "The same cancer as FFDM, MIP, slice by slice and M&M-3D see it: the truth in green, proposals with their "
+        "scores. Chosen: the one whose score gains most from FFDM to M&M-3D.",
+    }
+    if not gallery:
+        return ["The study has not drawn these pictures yet."]
+    return [f"{told[name]}\n\n![{name}]({FIGURES}/{name})" for name in gallery]
+
+
+def runs_of(study: StudySpec, name: str) -> list[RunSpec]:
+    return [run for run in study.runs if name in run.tables]
+
+
+def _name(run: RunSpec) -> str:
+    return f"{run.label} ({run.name})"
+
+
+def _cell(figure: Figure | None, paper: str) -> str:
+    shown = NOTHING if figure is None else f"{figure.value:.3f} ± {figure.error:.3f}"
+    return f"{shown} [{paper}]" if paper else shown
+
+
+def _p(difference: Difference | None) -> str:
+    if difference is None:
+        return NOTHING
+    least = f"{difference.p:.3f}"
+    return least if difference.p >= 0.001 else "< 0.001"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *others = rows
+    return [_row(head), _row(["---"] * len(head)), *map(_row, others)]

@@ -1,0 +1,281 @@
+"""`mm3d study NAME`: makes the cohorts, then runs what is left, each run in a process of its own.
+
+    FOLDER/                    outside the repository
+        cohorts/, runs/        heavy: images, weights
+    RESULTS/                   results/<study>, to be committed: a small JSON for each finished run
+
+A run with a result is finished. One that was interrupted goes on from its last checkpoint. One that fails is told in
+one sentence, and so is what starts from it; the others go on.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mm3d.config import to_dict
+from mm3d.errors import InputError
+from mm3d.files import replacing
+from mm3d.model.weights import find
+from mm3d.study.cohorts import make_cohorts, needed
+from mm3d.study.gallery import draw_gallery
+from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
+from mm3d.study.results import Result, path_of, read_result, read_results
+from mm3d.study.spec import StudySpec, only, read_study, recipe
+from mm3d.study.work import OUTPUT, Order, folder_of
+from mm3d.workers import ONE_THREAD, worker_count
+
+STARTS = "starts"  # weights that the user gave
+POLL = 0.2  # seconds between looks at the running processes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says of a study's run."""
+
+    folder: Path
+    results: Path
+    only: tuple[str, ...] = ()
+    jobs: int | None = None
+    dry_run: bool = False
+    download: Path | None = None
+    start: tuple[str, ...] = ()  # NAME=WEIGHTS, or WEIGHTS for the first name
+
+
+def run(name: str, settings: Settings) -> int:
+    """Returns the exit code."""
+    study = read_study(name)
+    given = given_weights(study, settings.start)
+    if settings.only:
+        study = only(study, list(settings.only))
+    console = Console()
+    study = without_missing(study, given, console)
+    results = finished(study, settings.results)
+    left = [job for job in jobs_of(study) if (job.run.name, job.seed) not in results]
+    if settings.dry_run:
+        console.print(plan_table(study, left, results))
+        told = costs(study, results)
+        side_by_side = worker_count(settings.jobs)
+        console.print(
+            f"{len(left)} of {len(jobs_of(study))} runs are left, about "
+            f"{duration(time_left(left, told, side_by_side))} with {side_by_side} at a time; cohorts are not counted.",
+            highlight=False,
+        )
+        return 0
+    folder, output = settings.folder.resolve(), settings.results.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = worker_count(settings.jobs)
+    given = take_starts(given, folder)
+    make_cohorts(study, needed(study, dict.fromkeys(job.run for job in left)), folder, settings.download, jobs, console)
+    commit = commit_of(Path(__file__).parent)
+    orders = {job.name: Order(study, job.run.name, job.seed, folder, output, given, commit) for job in left}
+    failed = run_all(study, left, orders, results, jobs, console)
+    if left and study.gallery:
+        first = {run.name: results[run.name, run.seeds[0]] for run in study.runs if (run.name, run.seeds[0]) in results}
+        draw_gallery(study, first, folder, output)
+    done = len(jobs_of(study)) - len(failed)
+    console.print(f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there.", highlight=False)
+    return 1 if failed else 0
+
+
+def given_weights(study: StudySpec, texts: Sequence[str]) -> dict[str, str]:
+    """--start NAME=WEIGHTS, or --start WEIGHTS for the first of the study's given names."""
+    found = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals:
+            name, path = (study.given[0] if study.given else ""), text
+        if name not in study.given:
+            known = ", ".join(study.given) or "none, it trains its own"
+            raise InputError(f"--start {text}: the study takes start weights for {known}; write NAME=WEIGHTS.")
+        if not Path(path).exists():
+            raise InputError(f"--start {text}: {path} does not exist; give a weights file.")
+        found[name] = str(Path(path).resolve())
+    return found
+
+
+def take_starts(given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Copy start weights into the study's folder, which is what results and configurations name."""
+    taken = {}
+    for name, path in given.items():
+        taken[name] = str(Path(STARTS, f"{name}.safetensors"))
+        target, content = folder / taken[name], find(path).read_bytes()
+        if target.is_file() and target.read_bytes() != content:
+            raise InputError(f"{folder} was run from other start weights than {path}; give another folder with -o.")
+        with replacing(target) as partial:
+            partial.write_bytes(content)
+    return taken
+
+
+def without_missing(study: StudySpec, given: Mapping[str, str], console: Console) -> StudySpec:
+    """The study without runs whose start weights nobody gave."""
+    missing = [run for run in study.runs if run.start in study.given and run.start not in given]
+    if not missing:
+        return study
+    names = [name for name in study.given if any(run.start == name for run in missing)]
+    for name in names:
+        console.print(
+            f"note: no --start {name}=WEIGHTS was given; runs that start from it are left out.", highlight=False
+        )
+    gone = {run.name for run in missing}
+    while more := {run.name for run in study.runs if run.start in gone} - gone:
+        gone |= more
+    kept = [run.name for run in study.runs if run.name not in gone]
+    if not kept:
+        raise InputError(f"no run is left without start weights; give them with --start {names[0]}=WEIGHTS.")
+    return only(study, kept)
+
+
+def finished(study: StudySpec, folder: Path) -> dict[tuple[str, int], Result]:
+    """The results there are; one that was made with other settings is no result of this study."""
+    results = read_results(study, folder)
+    for (name, seed), result in results.items():
+        if difference := _difference(result.recipe, recipe(study, study.run(name), seed)):
+            raise InputError(
+                f"{path_of(folder, name, seed)} was made with other settings ({difference}); move it and the run's "
+                f"folder {folder_of(name, seed)} away, or give another folder with --results."
+            )
+    return results
+
+
+def _difference(there: object, now: object, where: str = "") -> str:
+    """The first setting in which two recipes differ."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        for name in sorted({*there, *now}):
+            if found := _difference(there.get(name), now.get(name), f"{where}.{name}".lstrip(".")):
+                return found
+        return ""
+    return "" if there == now else f"{where} = {there}, not {now}"
+
+
+def run_all(
+    study: StudySpec,
+    left: Sequence[Job],
+    orders: Mapping[str, Order],
+    results: dict[tuple[str, int], Result],
+    jobs: int,
+    console: Console,
+) -> list[str]:
+    """Run everything; returns the names of what failed. `results` has what is finished, and gets what will be."""
+    waiting, failed = list(left), list[str]()
+    running: dict[str, tuple[Job, subprocess.Popen[str]]] = {}
+    begun: dict[str, float] = {}
+    try:
+        while waiting or running:
+            for job in [job for job in waiting if before(study, job) in failed]:
+                waiting.remove(job)
+                failed.append(job.name)
+                console.print(f"{job.name} was not run: {before(study, job)} failed.", highlight=False)
+            unfinished = {job.name for job in waiting} | set(running)
+            ready = [
+                job for job in order(study, waiting, costs(study, results)) if before(study, job) not in unfinished
+            ]
+            for job in ready[: jobs - len(running)]:
+                waiting.remove(job)
+                running[job.name] = job, _begin(orders[job.name], jobs)
+                begun[job.name] = time.monotonic()
+                console.print(f"{job.name} …", highlight=False)
+            for job, process in _ended(running):
+                del running[job.name]
+                if process.returncode != 0:
+                    failed.append(job.name)
+                    console.print(
+                        f"{job.name} failed: {_reason(orders[job.name], process.returncode)}", highlight=False
+                    )
+                    continue
+                path = path_of(orders[job.name].results, job.run.name, job.seed)
+                results[job.run.name, job.seed] = read_result(path)
+                still = [*waiting, *(other for other, _ in running.values())]
+                seconds = time.monotonic() - begun[job.name]
+                told = f"{duration(seconds)}. {len(still)} runs are left"
+                about = duration(time_left(still, costs(study, results), jobs))
+                shown = _figures(results[job.run.name, job.seed])
+                console.print(f"{job.name}: {shown}; {told}, about {about}.", highlight=False)
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.wait()
+    return failed
+
+
+def _ended(
+    running: Mapping[str, tuple[Job, "subprocess.Popen[str]"]],
+) -> list[tuple[Job, "subprocess.Popen[str]"]]:
+    """Wait until some process has ended, and give those that have."""
+    while running:
+        ended = [(job, process) for job, process in running.values() if process.poll() is not None]
+        if ended:
+            return ended
+        time.sleep(POLL)
+    return []
+
+
+def _begin(order: Order, jobs: int) -> "subprocess.Popen[str]":
+    """Start a run. Several side by side have a core each: two runs of one thread are faster than one of two."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | dict.fromkeys(ONE_THREAD, str(threads))
+    folder = order.folder / folder_of(order.run, order.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / OUTPUT).open("w", encoding="utf-8") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mm3d.study.work"],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the study's, which then ends its runs
+        )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(to_dict(order)) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def _reason(order: Order, code: int) -> str:
+    """The last line that the process said."""
+    path = order.folder / folder_of(order.run, order.seed) / OUTPUT
+    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    last = lines[-1] if lines else f"its process ended with code {code}."
+    return f"{last} ({path} has all that it said.)"
+
+
+def _figures(result: Result) -> str:
+    named = (("recall@0.25", "R@0.25"), ("recall3d@0.25", "in 3D"), ("auc", "AUC"))
+    return ", ".join(f"{text} {value:.3f}" for name, text in named if (value := result.figures.get(name)) is not None)
+
+
+def commit_of(folder: Path) -> str:
+    """The commit of the code, with a + where files differ from it; nothing outside a repository."""
+    try:
+        found = [
+            subprocess.run(["git", *what], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+            for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found[0] + ("+" if found[1] else "")
+
+
+def plan_table(study: StudySpec, left: Sequence[Job], results: Mapping[tuple[str, int], Result]) -> Table:
+    """What a dry run shows: the runs in their order."""
+    told: Mapping[str, Cost] = costs(study, results)
+    table = Table(title=f"{study.title}: {len(left)} of {len(jobs_of(study))} runs are left (~: not measured yet)")
+    for column in ("run", "input", "fusion", "stage", "start", "data", "boxes", "about"):
+        table.add_column(column, no_wrap=True)
+    for job in order(study, left, told):
+        run, cost = job.run, told[job.run.name]
+        stars = "*" if run.drop_unannotated else ""
+        mark = "" if cost.measured else "~"
+        table.add_row(
+            *(job.name, run.input, run.fusion, run.stage, run.start, f"{run.data:g}", f"{run.annotated:g}{stars}"),
+            mark + duration(cost.seconds),
+        )
+    return table

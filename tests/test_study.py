@@ -1,0 +1,298 @@
+"""A study as a user runs it: killed, resumed, with a failed run among good ones, reported while it is half done."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from mm3d.cli import main
+from mm3d.errors import InputError
+from mm3d.model import weights
+from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order
+from mm3d.study.results import path_of, read_cohort, read_results
+from mm3d.study.ship import ship
+from mm3d.study.spec import StudySpec, only, read_study
+
+TINY = """
+name = "tiny"
+title = "A tiny study"
+trial = { scale = "tiny" }
+width = 48
+length = 96
+gallery = ["ffdm", "mm3d"]
+runs = [
+  { name = "ffdm", label = "M&M", tables = ["inference"], input = "ffdm", stage = "base", start = "dense" },
+  { name = "mm3d-0", label = "M&M-3D", tables = ["inference"], stage = "none" },
+  { name = "hm-0", label = "HM", tables = ["inference"], stage = "none", input = "hm", against = "mm3d-0" },
+  { name = "mm3d", label = "M&M-3D", tables = ["finetuned", "data"], seeds = [0] },
+  { name = "mlp", label = "MLP-Regress", tables = ["data"], fusion = "mlp", against = "mm3d" },
+  { name = "broken", label = "broken", tables = ["fusion"], annotated = 0.0, drop_unannotated = true },
+  { name = "after-broken", label = "broken", tables = ["fusion"], stage = "none", start = "broken" },
+]
+expect = [{ statement = "M&M-3D is ahead of broken", ahead = [["mm3d", "broken"]] }]
+[cohorts.train-deep]
+breasts = 8
+seed = 1
+slices = 4
+malignant = 0.5
+[cohorts.test]
+breasts = 8
+seed = 2
+slices = 2
+malignant = 0.5
+benign = 0.3
+[cohorts.train]
+source = "cohort"
+of = "train-deep"
+slices = 2
+[training.loop]
+batch = 2
+save_every = 2
+log_every = 2
+[stages.base.model]
+preset = "tiny"
+[stages.base.dense]
+steps = 2
+batch = 2
+[stages.base.loop]
+steps = 2
+[stages.finetune.loop]
+steps = 2
+"""
+
+
+def arguments(path: Path, folder: Path, *more: str) -> list[str]:
+    return ["study", str(path), "-o", str(folder / "study"), "--results", str(folder / "results"), "--jobs", "2", *more]
+
+
+def run_study(path: Path, folder: Path, *more: str) -> tuple[int, str]:
+    """The exit code and all that was said, on one line. The study is here, its runs are processes."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = main(arguments(path, folder, *more))
+    return code, " ".join(said.getvalue().split())
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tuple[int, str]]:
+    """The tiny study, run once: its file, its folder, and what it said."""
+    folder = tmp_path_factory.mktemp("study")
+    path = folder / "tiny.toml"
+    path.write_text(TINY)
+    return path, folder, run_study(path, folder)
+
+
+Tiny = tuple[Path, Path, tuple[int, str]]
+
+
+def test_a_failed_run_costs_only_what_starts_from_it(tiny: Tiny) -> None:
+    _, folder, (code, said) = tiny
+    assert code == 1, said
+    assert "broken-seed0 failed: There is no malignant breast to train on" in said
+    assert "after-broken-seed0 was not run: broken-seed0 failed." in said
+    assert "5 of 7 runs are there" in said
+    names = {file.stem for file in (folder / "results").glob("*-seed0.json")}
+    assert names == {"ffdm-seed0", "mm3d-0-seed0", "hm-0-seed0", "mm3d-seed0", "mlp-seed0"}
+
+
+def test_a_result_has_what_is_needed_to_judge_it_again(tiny: Tiny) -> None:
+    path, folder, _ = tiny
+    results = read_results(read_study(str(path)), folder / "results")
+    cohort = read_cohort(folder / "results")
+    assert len(cohort.names) == 8
+    assert set(cohort.marks) == {"DBT", "FFDM"}
+    one, none = results["mm3d", 0], results["mm3d-0", 0]
+    assert one.configuration is not None
+    assert one.configuration["start"] == "runs/ffdm-seed0/last.safetensors"  # nothing of this machine
+    assert one.configuration["data"]["annotated_fraction"] == 0.4
+    assert none.configuration is None
+    assert none.weights == "runs/ffdm-seed0/last.safetensors"
+    assert one.seconds["train"] > 0
+    assert one.memory_mb > 100
+    assert results["mlp", 0].parameters > one.parameters == none.parameters
+    assert {"2D", "3D"} == set(one.scores.found)
+    assert set(results["hm-0", 0].scores.found) == {"2D"}
+    assert one.figures["auc"] is not None
+
+
+def test_weights_are_kept_and_checkpoints_are_not(tiny: Tiny) -> None:
+    _, folder, _ = tiny
+    run = folder / "study" / "runs" / "mm3d-seed0"
+    assert (run / "last.safetensors").is_file()
+    assert not (run / "checkpoints").exists()
+
+
+def test_a_second_start_does_only_what_is_missing(tiny: Tiny) -> None:
+    path, folder, _ = tiny
+    before = {file: file.stat().st_mtime_ns for file in (folder / "results").glob("*.json")}
+    code, said = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp")
+    assert code == 0, said
+    assert {file: file.stat().st_mtime_ns for file in (folder / "results").glob("*.json")} == before
+    assert "2 of 7 runs are left" in run_study(path, folder, "--dry-run")[1]
+
+
+def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    other = tmp_path / "tiny.toml"
+    other.write_text(path.read_text().replace("[stages.finetune.loop]\nsteps = 2", "[stages.finetune.loop]\nsteps = 3"))
+    code, said = run_study(other, folder)
+    assert code == 1
+    assert "was made with other settings (training.loop.steps = 2, not 3)" in said
+
+
+def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    assert main(["study", "report", str(path), "--results", str(folder / "results"), "-o", str(tmp_path)]) == 0
+    page = (tmp_path / "study.md").read_text()
+    assert "**5 of 7 runs are done.**" in page
+    assert "Missing: broken-seed0, after-broken-seed0." in page
+    assert "| broken (broken) | volume | – | – | – | – | – |" in page
+    assert "| M&M-3D is ahead of broken | mm3d – broken | – | – | missing | – | – | missing |" in page
+    assert "[0.61]" in page  # the paper's, beside ours
+    assert (tmp_path / "study" / "row.jpg").stat().st_size < 200_000
+    assert "study/row.jpg" in page
+
+
+def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    assert ship(str(path), folder / "results", folder / "study", tmp_path) == 0
+    header = weights.read_header(tmp_path / "dbt.safetensors")
+    assert header.provenance["study"]["run"] == "mm3d"
+    assert "auc" in header.provenance["study"]["figures"]
+    assert "synthetic" in header.intended_use
+    assert weights.read_header(tmp_path / "ffdm.safetensors").provenance["study"]["run"] == "ffdm"
+
+
+def working_in(folder: Path) -> list[int]:
+    """Processes whose working folder this is: a study's runs."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and (process / "cwd").resolve() == folder.resolve():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    longer = tmp_path / "longer.toml"
+    line = '{ name = "long", label = "long", tables = [], stage = "long", seeds = [0] },\n]\nexpect'
+    stage = "\n[stages.long.loop]\nsteps = 30\n"
+    longer.write_text(path.read_text().replace("]\nexpect", line, 1) + stage)
+    checkpoints = folder / "study" / "runs" / "long-seed0" / "checkpoints"
+    program = [sys.executable, "-m", "mm3d", *arguments(longer, folder, "--only", "long")]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as study:
+        while not list(checkpoints.glob("*.safetensors")):
+            assert study.poll() is None, "it ended before it was killed"
+            time.sleep(0.05)
+        study.send_signal(signal.SIGKILL)
+    while working_in(folder / "study"):
+        time.sleep(0.05)
+    reached = max(int(file.stem.split("-")[1]) for file in checkpoints.glob("*.safetensors"))
+    assert 0 < reached < 30
+    log = checkpoints.parent / "log.jsonl"
+    lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= reached]
+    code, said = run_study(longer, folder, "--only", "long")
+    assert code == 0, said
+    assert log.read_text().splitlines()[: len(lines)] == lines  # those steps were not done again
+    assert path_of(folder / "results", "long", 0).is_file()
+
+
+def spec(text: str = TINY, tmp_path: Path | None = None) -> StudySpec:
+    path = (tmp_path or Path(os.environ.get("TMPDIR", "/tmp"))) / f"spec-{os.getpid()}.toml"
+    path.write_text(text)
+    try:
+        return read_study(str(path))
+    finally:
+        path.unlink()
+
+
+def test_cheapest_first_and_nothing_before_what_it_starts_from() -> None:
+    study = spec()
+    told = {run.name: Cost(float(number), False) for number, run in enumerate(reversed(study.runs))}
+    found = [job.name for job in order(study, jobs_of(study), told)]
+    assert found == [
+        *("ffdm-seed0", "broken-seed0", "after-broken-seed0", "mlp-seed0", "mm3d-seed0", "hm-0-seed0"),
+        "mm3d-0-seed0",
+    ]
+    assert before(study, Job(study.run("after-broken"), 0)) == "broken-seed0"
+    assert before(study, Job(study.run("ffdm"), 0)) is None
+
+
+def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
+    path, folder, _ = tiny
+    study = read_study(str(path))
+    results = read_results(study, folder / "results")
+    modelled, measured = costs(study, {}), costs(study, results)
+    assert not any(cost.measured for cost in modelled.values())
+    assert measured["broken"].measured  # as mm3d: only its data differ
+    assert measured["broken"] == measured["mm3d"]
+    assert not costs(study, {("ffdm", 0): results["ffdm", 0]})["mm3d"].measured
+    assert duration(40) == "40 s"
+    assert duration(3 * 3600 + 300) == "3 h 5 min"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('fusion = "mlp"', 'fuson = "mlp"', "did you mean 'fusion'"),
+        ('start = "broken" }', 'start = "nobody" }', "start = 'nobody', which is none of"),
+        ('start = "broken" }', 'start = "after-broken" }', "starts from itself"),
+        ('of = "train-deep"', 'of = "nothing"', "'nothing', which is no cohort"),
+        ("[stages.base.dense]\nsteps", "[stages.base.dense]\nstps", "did you mean 'steps'"),
+        ('name = "mlp"', 'name = "mm3d"', "two runs are called 'mm3d'"),
+        ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is no run"),
+        ("breasts = 8\n", "", "needs a number of breasts"),
+    ],
+)
+def test_a_wrong_line_is_said_before_any_work(old: str, new: str, said: str) -> None:
+    assert old in TINY
+    with pytest.raises(InputError, match=said):
+        spec(TINY.replace(old, new))
+
+
+def test_only_some_runs_bring_along_what_they_start_from() -> None:
+    assert [run.name for run in only(spec(), ["after-broken"]).runs] == ["ffdm", "broken", "after-broken"]
+    with pytest.raises(InputError, match="--only nobody"):
+        only(spec(), ["nobody"])
+
+
+def test_the_studies_that_come_with_mm3d_have_all_of_the_papers_sections() -> None:
+    trial = read_study("virtual-trial")
+    tables = {table for run in trial.runs for table in run.tables}
+    assert tables == {"inference", "finetuned", "data", "annotations", "start", "slices", "fusion", "mixed"}
+    for table, labels in (
+        ("inference", {"M&M", "MIP", "HM", "MSP", "Buda", "M&M-3D"}),
+        ("finetuned", {"M&M", "MIP", "HM", "Buda*", "Buda", "M&M-3D*", "M&M-3D"}),
+        ("data", {"M&M-3D", "TimeSform", "QuerySummary", "MLP-Regress"}),
+    ):
+        assert {run.label for run in trial.runs if table in run.tables} == labels
+    assert all(len(run.seeds) >= 3 for run in trial.runs if {"finetuned", "data"} & set(run.tables))
+    assert {run.annotated for run in trial.runs if "annotations" in run.tables} == {0.02, 0.16, 0.4}
+    assert len(trial.expect) == 7
+    assert read_study("bcs-dbt").given == ("ffdm", "coco")
+
+
+def test_bcs_dbt_needs_start_weights_and_its_download(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--results", str(tmp_path / "r"), "-o", str(tmp_path / "s")]
+    assert main(["study", "bcs-dbt", str(tmp_path), *where]) == 1
+    assert "give them with --start ffdm=WEIGHTS" in capsys.readouterr().err
+    start = tmp_path / "ffdm.safetensors"
+    start.write_bytes(b"")
+    main(["study", "bcs-dbt", "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
+    assert "is made from a download of BCS-DBT; give its folder" in capsys.readouterr().err
+    main(["study", "bcs-dbt", "--start", f"nobody={start}", *where])
+    assert "the study takes start weights for ffdm, coco" in capsys.readouterr().err
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"other")
+    main(["study", "bcs-dbt", "--start", f"ffdm={other}", "--only", "mm3d-0", *where])
+    assert "was run from other start weights" in capsys.readouterr().err
