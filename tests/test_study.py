@@ -15,6 +15,7 @@ import pytest
 from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.model import weights
+from mm3d.predict import operating_point
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order
 from mm3d.study.results import path_of, read_cohort, read_results
 from mm3d.study.ship import ship
@@ -167,6 +168,8 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert header.provenance["study"]["run"] == "mm3d"
     assert "auc" in header.provenance["study"]["figures"]
     assert "synthetic" in header.intended_use
+    point = operating_point.choose(None, None, header)  # as `mm3d predict` does
+    assert 0 < point.threshold <= 1 and "0.25 false positives per image" in point.source
     assert weights.read_header(tmp_path / "ffdm.safetensors").provenance["study"]["run"] == "ffdm"
 
 

@@ -1,25 +1,29 @@
 """`mm3d study ship`: the best weights of a study into the package, with where they come from and how good they are."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from mm3d.errors import InputError
+from mm3d.metrics.froc import threshold_at
 from mm3d.model import weights
-from mm3d.study.results import Result, read_results
+from mm3d.study.results import UNIT, JudgedCohort, Result, detections, read_cohort, read_results
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, read_study
 
 SHIPPED = Path(weights.__file__).parent.parent / "shipped"
 LARGEST = 10_000_000  # bytes of a file
+RATE = 0.25  # false positives per image at the operating point
 
 
 def ship(name: str, results: Path, folder: Path, target: Path = SHIPPED) -> int:
     """Write ffdm.safetensors and dbt.safetensors to `target`. Returns the exit code."""
     study = read_study(name)
     found = read_results(study, results)
+    cohort = read_cohort(results)
     for modality, file in (("FFDM", "ffdm.safetensors"), ("DBT", "dbt.safetensors")):
         best = choose(study, list(found.values()), modality)
-        write_shipped(best, folder, target / file)
+        write_shipped(best, cohort, folder, target / file)
         Console().print(f"Wrote {target / file}: {best.run}, seed {best.seed}.", highlight=False, soft_wrap=True)
     return 0
 
@@ -41,13 +45,27 @@ def choose(study: StudySpec, results: list[Result], modality: str) -> Result:
     return max(usual, key=lambda result: (result.figures["recall@0.25"] or 0.0) + (result.figures["auc"] or 0.0))
 
 
-def write_shipped(result: Result, folder: Path, path: Path) -> None:
-    """The weights with the run's figures in their header."""
+def operating_point(result: Result, cohort: JudgedCohort) -> dict[str, Any]:
+    """What `mm3d predict` marks with these weights."""
+    found = detections(cohort, result, "2D")
+    assert found is not None
+    volumes = len(found.volume_owner)
+    return {
+        "threshold": round(min(1.0, UNIT * threshold_at(found, RATE)), 6),
+        "source": f"{RATE:g} false positives per image on {volumes} images of synthetic breasts",
+    }
+
+
+def write_shipped(result: Result, cohort: JudgedCohort, folder: Path, path: Path) -> None:
+    """The weights with the run's figures and operating point in their header."""
     source = folder / result.weights
     header = weights.read_header(source)
     told = {"run": result.run, "seed": result.seed, "study": result.study, "commit": result.commit}
     chosen = "The best of the study's runs on the test cohort that the figures are of: they flatter it a little."
-    provenance = header.provenance | {"study": told | {"figures": result.figures, "note": chosen}}
+    provenance = header.provenance | {
+        "study": told | {"figures": result.figures, "note": chosen},
+        "operating_point": operating_point(result, cohort),
+    }
     model = weights.load(source)
     weights.save(model, path, provenance, header.intended_use)
     if path.stat().st_size > LARGEST:
