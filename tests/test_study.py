@@ -169,7 +169,8 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert "auc" in header.provenance["study"]["figures"]
     assert "synthetic" in header.intended_use
     point = operating_point.choose(None, None, header)  # as `mm3d predict` does
-    assert 0 < point.threshold <= 1 and "0.25 false positives per image" in point.source
+    assert 0 < point.threshold <= 1
+    assert "0.25 false positives per image" in point.source
     assert weights.read_header(tmp_path / "ffdm.safetensors").provenance["study"]["run"] == "ffdm"
 
 
