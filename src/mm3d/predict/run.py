@@ -11,6 +11,7 @@ from mm3d.console import progress
 from mm3d.errors import InputError
 from mm3d.inputs import Histogram, InputName, modality_of
 from mm3d.model import weights
+from mm3d.model.config import EngineName
 from mm3d.predict.detect import PredictSettings, predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.predictions import Predictions, write_dbtex, write_json
@@ -23,6 +24,7 @@ def run(
     name: InputName | None,
     split: str | None,
     settings: PredictSettings,
+    engine: EngineName = "torch",
 ) -> int:
     """Predict every breast of a prepared folder. Returns the exit code."""
     if output.exists() and not output.is_dir():
@@ -32,7 +34,8 @@ def run(
     chosen: InputName = name or header.provenance.get("input", "volume")
     histogram: Histogram | None = tuple(header.provenance.get("histogram", ())) or None
     breasts = prepared_breasts(folder, split, modality_of(chosen))
-    model = weights.load(path).for_inference().to("cuda" if torch.cuda.is_available() else "cpu")
+    model = weights.load(path).for_inference(engine)
+    model.to("cuda" if engine == "torch" and torch.cuda.is_available() else "cpu")
     console = Console()
     if chosen == "msp":
         slices = weights.find(header.provenance.get("suspicion", path))
