@@ -30,12 +30,7 @@ from mm3d.model.backbone import Backbone
 from mm3d.model.config import PRESETS, ModelConfig
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.head import CascadeHead
-from mm3d.model.losses import LossWeights, Targets
 from mm3d.model.roi_align import POSITIONS, Pyramid, level_shapes
-from mm3d.train.config import OptimiserConfig
-from mm3d.train.data import Batch
-from mm3d.train.learners import TOTAL, Learner
-from mm3d.train.optimiser import make_optimiser
 
 FULL, HALF, QUARTER = (2200, 1100), (1088, 544), (544, 272)
 SLICES = 16
@@ -165,12 +160,26 @@ def straightforward(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def train(arguments: argparse.Namespace) -> dict[str, float]:
+    # Not above: inference does not need them, and its memory is to be its own.
+    from mm3d.model.losses import LossWeights, Targets
+    from mm3d.train.config import OptimiserConfig
+    from mm3d.train.data import Batch
+    from mm3d.train.learners import TOTAL, Learner
+    from mm3d.train.optimiser import make_optimiser
+
     config = dataclasses.replace(PRESETS["paper"], recompute=arguments.recompute)
     learner = Learner(_model(config), LossWeights(), autocast=False)
     optimiser = make_optimiser(learner, OptimiserConfig())
 
     def step(breasts: Breasts) -> None:
-        learner(**Batch(("one",), breasts, _targets(breasts)).tensors())[TOTAL].backward()
+        targets = Targets(
+            malignant=torch.tensor([True]),
+            annotated=breasts.present,
+            boxes=torch.tensor([[20.0, 40.0, 60.0, 90.0]]),
+            slices=torch.tensor([0]),
+            places=torch.tensor([[0, 0]]),
+        )
+        learner(**Batch(("one",), breasts, targets).tensors())[TOTAL].backward()
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
@@ -203,16 +212,6 @@ def _breasts(arguments: argparse.Namespace) -> Breasts:
     )
 
 
-def _targets(breasts: Breasts) -> Targets:
-    return Targets(
-        malignant=torch.tensor([True]),
-        annotated=breasts.present,
-        boxes=torch.tensor([[20.0, 40.0, 60.0, 90.0]]),
-        slices=torch.tensor([0]),
-        places=torch.tensor([[0, 0]]),
-    )
-
-
 def _stand_in(backbone: Backbone) -> None:
     """From the third slice on, forwards and backwards, give the levels of the first: the same memory, soon."""
     real, calls = backbone.merged, {False: 0, True: 0}
@@ -222,7 +221,7 @@ def _stand_in(backbone: Backbone) -> None:
         grad = torch.is_grad_enabled()
         calls[grad] += 1
         if calls[grad] > 2:
-            return [level.clone() for level in first]
+            return list(first)
         levels = real(slices)
         if not first:
             first.extend(level.detach().clone() for level in levels)

@@ -23,7 +23,8 @@ SAMPLES = 2  # per bin and axis
 POSITIONS = BINS * BINS  # K
 STRIDES = (4, 8, 16, 32)  # p2 to p5
 CANONICAL_LEVEL = 4
-CACHED_FLOATS = 2_000_000  # pooled features in work at a time where they are to be convolved: 8 MB
+# Pooled features in work at a time where they are to be convolved: 8 MB for a CPU's cache, 256 MB elsewhere.
+FLOATS_ON_CPU, FLOATS_ELSEWHERE = 2_000_000, 64_000_000
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,14 @@ def _convolved(pyramid: Pyramid, level: Tensor, index: Tensor, weight: Tensor, i
     """
     assert pyramid.outputs is not None
     _, S, D = pyramid.table.shape
-    few = max(1, CACHED_FLOATS // (9 * POSITIONS * S * D)) if not torch.is_grad_enabled() else level.numel()
+    few = level.numel()
+    if not torch.is_grad_enabled():
+        floats = FLOATS_ON_CPU if level.device.type == "cpu" else FLOATS_ELSEWHERE
+        few = max(1, floats // (9 * POSITIONS * S * D))
     features, order = [], []
     for number, convolution in enumerate(pyramid.outputs):
-        assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None  # noqa: PT018
+        assert isinstance(convolution, nn.Conv2d)
+        assert convolution.bias is not None
         matrices = convolution.weight.permute(2, 3, 0, 1).flatten(0, 1)  # (9, D, D), row by row
         for rois in (level.flatten() == number).nonzero()[:, 0].split(few):
             pooled = _pooled(pyramid, index[:, rois], weight[:, rois]).view(9, -1, D)
