@@ -104,8 +104,9 @@ def _build_body(config: BackboneConfig) -> nn.Module:
 
 def folded(backbone: Backbone) -> Backbone:
     """A copy for inference: each frozen BatchNorm made part of the convolution before it, ReLUs in place. The same
-    output, sooner."""
-    backbone = copy.deepcopy(backbone)
+    output, sooner. What need not change is shared."""
+    tensors = [*backbone.parameters(), *backbone.buffers()]
+    backbone = copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = True
