@@ -1,6 +1,7 @@
 # make demo   sets everything up, makes an exam and predicts it
 # make test   sets everything up and passes the tests
 # make check  formatting, lint, types          make bench  measures, and writes docs/benchmarks.md
+# make bench-full  measures full-size volumes: half an hour, 12 GB
 #
 # Every target makes .venv and installs what it needs; a second run installs nothing.
 
@@ -12,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Measured here: BLAS threads of numpy and torch's own get in each other's way.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench bench-full clean
 
 demo: .venv/run
 	$(BIN)/mm3d demo
@@ -37,6 +38,9 @@ format: .venv/dev
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/run.py --write docs/benchmarks.md
+
+bench-full: .venv/bench
+	$(BIN)/python benchmarks/run.py --full-size --write docs/benchmarks.md
 
 clean:
 	rm -rf .venv build dist demo

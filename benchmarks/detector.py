@@ -36,10 +36,10 @@ def _boxes(views: int) -> Tensor:
     return torch.cat([centre - half, centre + half], dim=-1)
 
 
-def _usual_roi_align(levels: list[Tensor], boxes: Tensor) -> Tensor:
+def usual_roi_align(levels: list[Tensor], boxes: Tensor) -> Tensor:
     """RoIAlign of one image as it is usually put together from torch: level by level, grid_sample, mean of samples."""
     level_of = pool_level(boxes, 224.0)
-    pooled = boxes.new_empty(len(boxes), D, 7, 7)
+    pooled = boxes.new_empty(len(boxes), levels[0].shape[1], 7, 7)
     steps = (torch.arange(14) + 0.5) / 14
     for number, level in enumerate(levels):
         chosen = (level_of == number).nonzero()[:, 0]
@@ -62,7 +62,7 @@ def _roi_align() -> list[Row]:
     slices = [[level[:, s].contiguous(memory_format=torch.channels_last) for level in levels] for s in range(S)]
     ours, usual_loop, our_loop = seconds_of_each(
         lambda: roi_align(together, boxes),
-        lambda: [_usual_roi_align(slice_, boxes[0]) for slice_ in slices],
+        lambda: [usual_roi_align(slice_, boxes[0]) for slice_ in slices],
         lambda: [roi_align(pyramid, boxes) for pyramid in alone],
         rounds=15,
     )

@@ -1,61 +1,302 @@
-"""Inference at the paper's size on this machine: 16 x 2200 x 1100, both views, ResNet-50, N = 100."""
+"""make bench-full: what full-size volumes cost, in time and memory. Half an hour on two cores that do nothing else.
 
+Every part is measured in a process of its own, whose peak memory is then its own:
+    python benchmarks/full_size.py train --slices 16 --recompute
+"""
+
+import argparse
 import dataclasses
 import json
-import resource
+import os
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+if __name__ == "__main__" and "straightforward" not in sys.argv:
+    from mm3d.cli.options import FOR_TORCH
+
+    os.environ.update(FOR_TORCH | os.environ)  # as `mm3d predict` and `mm3d train` do, before torch is imported
+
+import numpy as np
 import torch
+from straightforward import scores
 from timing import Row, in_its_own_process, seconds_of_each
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mm3d.model.config import PRESETS
+from mm3d.model.backbone import Backbone
+from mm3d.model.config import PRESETS, ModelConfig
 from mm3d.model.detector import Breasts, Detector
+from mm3d.model.head import CascadeHead
+from mm3d.model.roi_align import POSITIONS, Pyramid, level_shapes
 
-S, HEIGHT, WIDTH = 16, 2200, 1100
+FULL, HALF, QUARTER = (2200, 1100), (1088, 544), (544, 272)
+SLICES = 16
 
 
-def rows() -> list[Row]:
-    found = in_its_own_process(__file__)  # whose peak memory is that of the inference and of nothing before it
+# ---- what is measured ----------------------------------------------------------------------------------------------
+
+
+def rows(full: tuple[int, int] = FULL, half: tuple[int, int] = HALF, quarter: tuple[int, int] = QUARTER) -> list[Row]:
+    part = lambda *arguments: in_its_own_process(__file__, *map(str, arguments))  # noqa: E731
+    size = ("--size", *full)
+    torch_, openvino = (part("infer", *size, "--slices", SLICES, "--engine", name) for name in ("torch", "openvino"))
+    listing = part("straightforward", *size, "--slices", 2)
+    plain_one = part("train", *size, "--slices", 1, "--views", 1)
+    plain, again = (part("train", *size, "--slices", 1, *flag) for flag in ([], ["--recompute"]))
+    trained = part("train", *size, "--slices", SLICES, "--recompute")
+    deep = part("train", *size, "--slices", 2 * SLICES, "--recompute", "--stand-in")
+    would_take = plain_one["gigabytes"] + (2 * SLICES - 1) * (plain["gigabytes"] - plain_one["gigabytes"])
+    many = {S: part("infer", "--size", *half, "--slices", S) for S in (8, 16, 32, 64)}
+    many_trained = {S: part("train", "--size", *quarter, "--slices", S, "--recompute") for S in (8, 16, 32)}
+    where = f"{SLICES} x {full[0]} x {full[1]}, both views, ResNet-50, N = 100, 6 heads"
     return [
+        _speed_row(where, "torch", torch_, 0.55),
+        _speed_row(where, "OpenVINO", openvino, 0.7),
         Row(
-            f"Peak memory of inference at {S} x {HEIGHT} x {WIDTH}, both views, ResNet-50, N = 100",
-            f"{found['gigabytes']:.1f} GB",
-            "below 9 GB",
-            "the whole process; one slice at a time through the backbone",
+            "That inference (torch) against the paper's listing in eager torch, slice by slice",
+            f"{listing['seconds'] / 2 / (torch_['seconds'] / SLICES):.1f}x faster",
+            "at least 2.5x",
+            f"with OpenVINO {listing['seconds'] / 2 / (openvino['seconds'] / SLICES):.1f}x; the listing on 2 slices",
         ),
         Row(
-            "Speed of that inference against the machine's own matrix multiplication (float32)",
-            f"{found['gflops'] / found['peak_gflops']:.2f} of the peak",
-            "reported",
-            f"{found['tera']:.1f} TFLOP; channels-last, BatchNorm folded into the convolutions, eager",
+            f"Peak memory of inference at {where}",
+            f"{torch_['gigabytes']:.1f} GB",
+            "below 5 GB",
+            f"the whole process; with OpenVINO {openvino['gigabytes']:.1f} GB",
         ),
+        Row(f"Peak memory of a training step at {where}", f"{trained['gigabytes']:.1f} GB", "below 16 GB"),
+        Row(
+            f"The same with {2 * SLICES} slices",
+            f"{deep['gigabytes']:.1f} GB",
+            "below 20 GB",
+            "the backbone's levels of the first slices stand for those of the others, which have the same size",
+        ),
+        Row(
+            f"Memory of the step without recomputation against with it, {SLICES} slices",
+            f"{would_take / trained['gigabytes']:.1f}x less",
+            "at least 5x",
+            f"without: {would_take:.0f} GB, from {plain_one['gigabytes']:.1f} GB for one slice of one view and "
+            f"{plain['gigabytes']:.1f} GB for one of each",
+        ),
+        Row(
+            "Time of the step with recomputation against without, one slice, both views",
+            f"{again['seconds'] / plain['seconds']:.2f} of the time",
+            "at most 1.5",
+        ),
+        _growth_row(f"Inference at {half[0]} x {half[1]}", many),
+        _growth_row(f"A training step at {quarter[0]} x {quarter[1]}", many_trained),
     ]
 
 
-def measure() -> dict[str, float]:
-    matrix = torch.randn(2048, 2048)
-    (multiply,) = seconds_of_each(lambda: matrix @ matrix)
-    model = Detector(dataclasses.replace(PRESETS["paper"], chunk=1)).for_inference()
-    breasts = Breasts(
-        images=torch.rand(1, 2, S, HEIGHT, WIDTH),
-        sizes=torch.tensor([HEIGHT, WIDTH]).expand(1, 2, 2),
-        present=torch.ones(1, 2, dtype=torch.bool),
+def _speed_row(where: str, engine: str, found: dict[str, Any], wanted: float) -> Row:
+    """Two shares of the peak: of what is computed, and of what the model is, with FPN's output everywhere."""
+    total = found["seconds"]
+    return Row(
+        f"Speed of inference at {where} against the machine's own matrix multiplication (float32), {engine}",
+        f"{found['gflop'] / total / found['peak']:.2f} of the peak",
+        f"at least {wanted}",
+        f"{found['gflop'] / 1e3:.1f} TFLOP; of the time, backbone and FPN {found['backbone'] / total:.0%}, heads with "
+        f"RoIAlign and FPN's output {found['heads'] / total:.0%}. With FPN's output everywhere the model has "
+        f"{found['whole_gflop'] / 1e3:.1f} TFLOP: {found['whole_gflop'] / total / found['peak']:.2f}",
     )
-    model.requires_grad_(False)  # the counter below cannot stand gradients
-    counter = FlopCounterMode(display=False)
-    start = time.perf_counter()
-    with torch.inference_mode(), counter:
+
+
+def _growth_row(what: str, found: dict[int, dict[str, Any]]) -> Row:
+    S = np.array(list(found), dtype=float)
+    seconds = np.array([one["seconds"] for one in found.values()])
+    gigabytes = np.array([one["gigabytes"] for one in found.values()])
+    exponent = np.polyfit(np.log(S), np.log(seconds), 1)[0]
+    slope, fixed = np.polyfit(S, gigabytes, 1)
+    listed = ", ".join(
+        f"{int(s)}: {t / seconds[0]:.2f}, {g:.1f} GB" for s, t, g in zip(S, seconds, gigabytes, strict=True)
+    )
+    return Row(
+        f"{what}, both views: growth with the slices",
+        f"time as S^{exponent:.2f}",
+        "linear",
+        f"memory {fixed:.1f} GB + {slope * 1e3:.0f} MB a slice; slices, time against the first, peak: {listed}",
+    )
+
+
+# ---- the parts, each a process -------------------------------------------------------------------------------------
+
+
+def infer(arguments: argparse.Namespace) -> dict[str, float]:
+    model = _model(PRESETS["paper"]).for_inference(arguments.engine)
+    if arguments.stand_in:
+        _stand_in(model.backbone)
+    breasts = _breasts(arguments)
+    spent = {"heads": 0.0}
+    for head in model.heads:
+        _time(head, spent, "heads")
+    before = _peak()
+    with torch.inference_mode():
+        start = time.perf_counter()
         model(breasts)
-    seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
+    gflop, whole = _gflop(arguments)
     return {
-        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
-        "tera": counter.get_total_flops() / 1e12,
-        "gflops": counter.get_total_flops() / seconds / 1e9,
-        "peak_gflops": 2 * 2048**3 / multiply / 1e9,
         "seconds": seconds,
+        "heads": spent["heads"],
+        "backbone": seconds - spent["heads"],
+        "gflop": gflop,
+        "whole_gflop": whole,
+        "peak": max(before, _peak()),
     }
 
 
+def straightforward(arguments: argparse.Namespace) -> dict[str, float]:
+    model = _model(PRESETS["paper"]).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    with torch.inference_mode():
+        small = _breasts(argparse.Namespace(slices=2, size=(128, 96), views=2))
+        torch.testing.assert_close(scores(model, small), model(small).logits[-1, 0], atol=2e-2, rtol=2e-2)
+        breasts = _breasts(arguments)
+        start = time.perf_counter()
+        scores(model, breasts)
+    return {"seconds": time.perf_counter() - start}
+
+
+def train(arguments: argparse.Namespace) -> dict[str, float]:
+    # Not above: inference does not need them, and its memory is to be its own.
+    from mm3d.model.losses import LossWeights, Targets
+    from mm3d.train.config import OptimiserConfig
+    from mm3d.train.data import Batch
+    from mm3d.train.learners import TOTAL, Learner
+    from mm3d.train.optimiser import make_optimiser
+
+    config = dataclasses.replace(PRESETS["paper"], recompute=arguments.recompute)
+    learner = Learner(_model(config), LossWeights(), autocast=False)
+    optimiser = make_optimiser(learner, OptimiserConfig())
+
+    def step(breasts: Breasts) -> None:
+        targets = Targets(
+            malignant=torch.tensor([True]),
+            annotated=breasts.present,
+            boxes=torch.tensor([[20.0, 40.0, 60.0, 90.0]]),
+            slices=torch.tensor([0]),
+            places=torch.tensor([[0, 0]]),
+        )
+        learner(**Batch(("one",), breasts, targets).tensors())[TOTAL].backward()
+        torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+
+    step(_breasts(argparse.Namespace(slices=1, size=(128, 96), views=2)))  # AdamW's own memory is there afterwards
+    if arguments.stand_in:
+        _stand_in(learner.detector.backbone)
+    breasts = _breasts(arguments)
+    start = time.perf_counter()
+    step(breasts)
+    return {"seconds": time.perf_counter() - start}
+
+
+def _model(config: ModelConfig) -> Detector:
+    """Random weights, and proposals of all sizes all over the image: a fresh model would look at p5 alone."""
+    torch.manual_seed(0)
+    model = Detector(config)
+    side = 2 ** (-6 + 5 * torch.rand(config.proposals, 2))
+    centre = side / 2 + torch.rand(config.proposals, 2) * (1 - side)
+    with torch.no_grad():
+        model.proposal_boxes.copy_(torch.cat([centre, side], dim=1))
+    return model
+
+
+def _breasts(arguments: argparse.Namespace) -> Breasts:
+    return Breasts(
+        images=torch.rand(1, 2, arguments.slices, *arguments.size),
+        sizes=torch.tensor(arguments.size).expand(1, 2, 2),
+        present=torch.tensor([[True, arguments.views == 2]]),
+    )
+
+
+def _stand_in(backbone: Backbone) -> None:
+    """From the third slice on, forwards and backwards, give the levels of the first: the same memory, soon."""
+    real, calls = backbone.merged, {False: 0, True: 0}
+    first: list[Tensor] = []
+
+    def merged(slices: Tensor) -> list[Tensor]:
+        grad = torch.is_grad_enabled()
+        calls[grad] += 1
+        if calls[grad] > 2:
+            return list(first)
+        levels = real(slices)
+        if not first:
+            first.extend(level.detach().clone() for level in levels)
+        return levels
+
+    backbone.merged = merged  # type: ignore[method-assign]
+
+
+def _time(module: torch.nn.Module, spent: dict[str, float], name: str) -> None:
+    """Add the seconds that a module's forward takes to spent[name]."""
+    started = [0.0]
+
+    def before(*_: Any) -> None:
+        started[0] = time.perf_counter()
+
+    def after(*_: Any) -> None:
+        spent[name] += time.perf_counter() - started[0]
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(after)
+
+
+def _gflop(arguments: argparse.Namespace) -> tuple[float, float]:
+    """Of an inference: as it is computed, and with FPN's output convolutions everywhere. Counted without computing."""
+    config = PRESETS["paper"]
+    with torch.device("meta"), torch.inference_mode():
+        backbone, head = Backbone(config).eval(), CascadeHead(config).eval()
+        one = torch.empty(1, *arguments.size)
+        merged, whole = _count(lambda: backbone.merged(one)), _count(lambda: backbone(one))
+        M, S, N, D = arguments.views, arguments.slices, config.proposals, config.channels
+        rows = M * sum(height * width for height, width in level_shapes(arguments.size))
+        pyramid = Pyramid.of(torch.empty(rows, S, D), [arguments.size] * M)
+        proposals = torch.empty(M, N, D), torch.empty(M, N, 4)
+        heads = config.heads * _count(lambda: head(*proposals, pyramid, torch.arange(M)))
+    convolved = whole - merged
+    if rows > M * config.heads * N * POSITIONS:
+        convolved = 2 * 9 * D * D * config.heads * N * POSITIONS / 1e9
+    return M * S * (merged + convolved) + heads, M * S * whole + heads
+
+
+def _count(run: Callable[[], object]) -> float:
+    counter = FlopCounterMode(display=False)
+    with counter:
+        run()
+    return counter.get_total_flops() / 1e9
+
+
+def _peak() -> float:
+    """GFLOP/s of a matrix multiplication."""
+    matrix = torch.randn(2048, 2048)
+    (multiply,) = seconds_of_each(lambda: matrix @ matrix)
+    return 2 * 2048**3 / multiply / 1e9
+
+
+def _most_memory() -> float:
+    """Of this process so far, in GB. Not ru_maxrss: a child process inherits its parent's."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"infer": infer, "straightforward": straightforward, "train": train}
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--slices", type=int, default=SLICES)
+    parser.add_argument("--size", type=int, nargs=2, default=FULL, metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--views", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--engine", choices=("torch", "openvino"), default="torch")
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--stand-in", action="store_true", help="compute the first slices only: for memory alone")
+    arguments = parser.parse_args()
+    arguments.size = tuple(arguments.size)
+    found = parts[arguments.part](arguments)
+    print(json.dumps(found | {"gigabytes": _most_memory()}))
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure()))
+    main()

@@ -1,4 +1,4 @@
-"""make bench: run every benchmark, print the table, and keep it in docs/benchmarks.md."""
+"""make bench and make bench-full: run the benchmarks, print the table, and keep it in docs/benchmarks.md."""
 
 import argparse
 import datetime
@@ -19,9 +19,10 @@ from timing import Row
 
 INTRODUCTION = """# Benchmarks
 
-Written by `make bench`. Each figure is a ratio of two things measured in turn in one run on one machine: times alone
-would say more of the machine than of mm3d.
+Written by `make bench` and, the second table, by `make bench-full`. Each figure is a ratio of two things measured in
+turn in one run on one machine: times alone would say more of the machine than of mm3d.
 """
+FULL_SIZE = "## Full size\n"
 
 
 def machine() -> str:
@@ -38,14 +39,25 @@ def as_markdown(rows: list[Row]) -> str:
     measured = f"Measured on {datetime.date.today()}: {machine()}."
     lines = [measured, "", "| what | measured | wanted | note |", "|---|---|---|---|"]
     lines += [f"| {row.what} | {row.measured} | {row.wanted} | {row.note} |" for row in rows]
-    return INTRODUCTION + "\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def keep(path: Path, table: str, full_size: bool) -> None:
+    """Write one of the page's two tables, and leave the other as it is."""
+    first, _, second = path.read_text().partition(FULL_SIZE) if path.exists() else (INTRODUCTION, "", "")
+    if full_size:
+        second = "\n" + table
+    else:
+        first = f"{INTRODUCTION}\n{table}\n"
+    path.write_text(first.rstrip() + "\n" + (f"\n{FULL_SIZE}{second}" if second else ""))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
+    parser.add_argument("--full-size", action="store_true", help="what takes half an hour, instead of the rest")
     arguments = parser.parse_args()
-    parts = (detector, full_size, preparation, evaluation, phantom, training, predict)
+    parts = (full_size,) if arguments.full_size else (detector, preparation, evaluation, phantom, training, predict)
     rows = [row for part in parts for row in part.rows()]
     table = Table(title=machine())
     for column in ("what", "measured", "wanted"):
@@ -54,7 +66,7 @@ def main() -> None:
         table.add_row(row.what, row.measured, row.wanted)
     Console().print(table)
     if arguments.write:
-        arguments.write.write_text(as_markdown(rows))
+        keep(arguments.write, as_markdown(rows), arguments.full_size)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ class Row:
     note: str = ""
 
 
-def in_its_own_process(program: str) -> dict[str, Any]:
+def in_its_own_process(program: str, *arguments: str) -> dict[str, Any]:
     """Run a benchmark as a program: its memory is its own, and its last line is what it measured, as JSON."""
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, program, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

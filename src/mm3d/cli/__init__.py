@@ -13,14 +13,14 @@ from pathlib import Path
 
 from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
-from mm3d.cli.options import PASSIVE, PREPARATION, add_preparation, seed, share, whole_number
+from mm3d.cli.options import FOR_TORCH, PREPARATION, add_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
 from mm3d.errors import InputError
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    os.environ.update(PASSIVE | os.environ)  # before torch is imported
+    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.demo import demo
 
     return demo(arguments.output, arguments.seed, arguments.weights)
@@ -78,7 +78,7 @@ def _phantom(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    os.environ.update(PASSIVE | os.environ)  # before torch is imported
+    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.train.run import run
 
     return run(

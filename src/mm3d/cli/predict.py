@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from mm3d.cli.options import PASSIVE, PREPARATION, add_preparation, share, whole_number
+from mm3d.cli.options import FOR_TORCH, PREPARATION, add_preparation, share, whole_number
 
 
 def add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,6 +32,12 @@ def add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--input",
         choices=("volume", "slices", "mip", "hm", "msp", "ffdm"),
         help="what the model is given of each view (default: what it was trained with)",
+    )
+    predict.add_argument(
+        "--engine",
+        choices=("torch", "openvino"),
+        default="torch",
+        help="what runs the backbone (default: torch); openvino, the extra mm3d[openvino], is faster on CPUs",
     )
     _add_exams(predict.add_argument_group("DICOM exams"))
     predict.add_argument_group("prepared folders").add_argument(
@@ -89,7 +95,7 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    os.environ.update(PASSIVE | os.environ)  # before torch is imported
+    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.predict.detect import PredictSettings
     from mm3d.predict.run import Options, run
 
@@ -98,6 +104,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         input=arguments.input,
         chunk=arguments.chunk,
+        engine=arguments.engine,
         split=arguments.split,
         threshold=arguments.threshold,
         operating_point=arguments.operating_point,

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mm3d.cli.options import PASSIVE
+from mm3d.cli.options import FOR_TORCH
 
 
 def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -42,7 +42,7 @@ def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def _study(arguments: argparse.Namespace) -> int:
-    os.environ.update(PASSIVE | os.environ)  # before torch is imported
+    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     if arguments.study in ("report", "ship"):
         name = arguments.download or "virtual-trial"
         results = arguments.results or Path("results", Path(name).stem)

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch.utils.checkpoint import checkpoint
 
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
-from mm3d.model.roi_align import Pyramid, level_shapes, table_of
 
 PVT_ATTENTION_HEADS = (1, 2, 5, 8)
 PVT_MLP_RATIOS = (8, 8, 4, 4)
@@ -53,75 +51,19 @@ class Backbone(nn.Module):
 
     def forward(self, slices: Tensor) -> list[Tensor]:
         """slices: (n, H, W) grey values. Returns p2 to p5, each (n, D, H_l, W_l) with H_l = ceil(H / stride)."""
+        return [output(level) for output, level in zip(self.output, self.merged(slices), strict=True)]
+
+    def merged(self, slices: Tensor) -> list[Tensor]:
+        """What the 3 x 3 output convolutions of p2 to p5 are given: each stage, with what comes down from above."""
         x = ((slices - self.config.pixel_mean) / self.config.pixel_std)[:, None]
         stages = list(self.body(x.contiguous(memory_format=torch.channels_last)).feature_maps)
         levels: list[Tensor] = []
-        above = None
-        for lateral, output in zip(reversed(self.lateral), reversed(self.output), strict=True):
+        for lateral in reversed(self.lateral):
             level = lateral(stages.pop())  # each stage is let go as soon as it was used: they are large
-            if above is not None:
-                level += F.interpolate(above, size=level.shape[-2:], mode="nearest")
-            levels.insert(0, output(level))
-            above = level
+            if levels:
+                level += F.interpolate(levels[0], size=level.shape[-2:], mode="nearest")
+            levels.insert(0, level)
         return levels
-
-    def pyramid(self, views: list[Tensor]) -> Pyramid:
-        """views: M of (S, H, W), each of its own size. `config.chunk` slices are in work at a time.
-
-        Views of one size go together. None is padded, so neither GroupNorm nor PVT's pooling, which look at the whole
-        image, can let a breast's result depend on the others in its batch.
-        """
-        groups: dict[torch.Size, list[int]] = {}
-        for m, view in enumerate(views):
-            groups.setdefault(view.shape[1:], []).append(m)
-        order = [m for members in groups.values() for m in members]
-        grouped = [[views[m] for m in members] for members in groups.values()]
-        table = self._table(grouped) if torch.is_grad_enabled() else self._table_in_place(grouped)
-        pyramid = Pyramid.of(table, [views[m].shape[1:] for m in order])
-        back = torch.tensor(order, device=table.device).argsort()
-        return Pyramid(table, pyramid.shapes[back], pyramid.first_row[back])
-
-    def _table(self, groups: list[list[Tensor]]) -> Tensor:
-        """For training: every chunk's features are kept for the backward pass, or computed again in it."""
-        recompute = self.config.recompute and self.training
-        tables = []
-        for views in groups:
-            chunks = [torch.stack(chunk) for chunk in self._chunks(views)]
-            done = [checkpoint(self, chunk, use_reentrant=False) if recompute else self(chunk) for chunk in chunks]
-            levels = [torch.cat(parts).unflatten(0, (len(views), -1)) for parts in zip(*done, strict=True)]
-            tables.append(table_of(levels))
-        return torch.cat(tables) if len(tables) > 1 else tables[0]
-
-    def _table_in_place(self, groups: list[list[Tensor]]) -> Tensor:
-        """For inference: every slice goes straight to its place, because a full-size table is 3.3 GB a view and there
-        is no room for a second copy."""
-        shapes = [level_shapes(views[0].shape[1:]) for views in groups]
-        counts = [sum(height * width for height, width in of_group) for of_group in shapes]
-        rows = sum(len(views) * count for views, count in zip(groups, counts, strict=True))
-        table, first = None, 0
-        for views, count in zip(groups, counts, strict=True):
-            S, done = len(views[0]), 0
-            for chunk in self._chunks(views):
-                levels = self(torch.stack(chunk))
-                if table is None:
-                    table = levels[0].new_empty(rows, S, self.config.channels)
-                for i in range(len(chunk)):
-                    view, s = divmod(done + i, S)
-                    start = first + view * count
-                    for level in levels:
-                        end = start + level[i, 0].numel()
-                        table[start:end, s] = level[i].flatten(1).T
-                        start = end
-                done += len(chunk)
-            first += len(views) * count
-        assert table is not None
-        return table
-
-    def _chunks(self, views: list[Tensor]) -> list[list[Tensor]]:
-        """The slices of views of one size, `config.chunk` of them at a time."""
-        slices = [one for view in views for one in view]
-        size = self.config.chunk or len(slices)
-        return [slices[i : i + size] for i in range(0, len(slices), size)]
 
 
 def _build_body(config: BackboneConfig) -> nn.Module:
@@ -161,9 +103,13 @@ def _build_body(config: BackboneConfig) -> nn.Module:
 
 
 def folded(backbone: Backbone) -> Backbone:
-    """A copy for inference: each frozen BatchNorm made part of the convolution before it. The same output, sooner."""
-    backbone = copy.deepcopy(backbone)
+    """A copy for inference: each frozen BatchNorm made part of the convolution before it, ReLUs in place. The same
+    output, sooner. What need not change is shared."""
+    tensors = [*backbone.parameters(), *backbone.buffers()]
+    backbone = copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
     for module in backbone.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = True
         norm = getattr(module, "normalization", None)
         if isinstance(norm, FrozenBatchNorm2d):
             conv = module.convolution

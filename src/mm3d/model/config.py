@@ -7,6 +7,7 @@ from mm3d.config import check
 from mm3d.errors import InputError
 
 GROUPS = 8  # of GroupNorm
+EngineName = Literal["torch", "openvino"]
 FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
 
 
@@ -84,10 +85,14 @@ class ModelConfig:
     pixel_std: float = 0.226
     """Divides the grey values after that; their standard deviation."""
     chunk: int = 0
-    """How many slices go through the backbone at a time; 0 for all at once. Changes memory and time, not the result."""
+    """How many slices go through the backbone at a time where nothing is kept for a backward pass; 0 for as many as
+    have the pixels of one full-size slice. Changes memory and time, not the result."""
+    pyramid: Literal["float32", "bfloat16"] = "float32"
+    """What the pyramid is kept in where nothing else of the backbone is, in inference and with `recompute`. bfloat16 is
+    half the memory: 103 MB for a full-size slice. It rounds the features by about 0.1%."""
     recompute: bool = False
-    """In training, forget the backbone's activations and compute them again in the backward pass (activation
-    checkpointing), chunk by chunk."""
+    """In training, keep nothing of the backbone but the pyramid and of the heads' slices but the RoI features, and
+    compute the rest again in the backward pass, a few slices at a time: docs/full-size.md."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -99,7 +104,7 @@ class ModelConfig:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1.")
         if self.chunk < 0:
-            raise InputError(f"chunk = {self.chunk} must be 0 (all slices at once) or more.")
+            raise InputError(f"chunk = {self.chunk} must be 0 (as many as fit) or more.")
 
 
 PRESETS = {
@@ -128,6 +133,6 @@ PRESETS = {
         canonical_box=56.0,
         proposal_start="grid",
     ),
-    # The paper: 16 x 2200 x 1100, for GPUs.
-    "paper": ModelConfig(),
+    # The paper: 16 x 2200 x 1100.
+    "paper": ModelConfig(pyramid="bfloat16"),
 }

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from mm3d.errors import InputError
 from mm3d.model.backbone import Backbone, folded
 from mm3d.model.boxes import from_cxcywh
-from mm3d.model.config import ModelConfig
+from mm3d.model.config import EngineName, ModelConfig
+from mm3d.model.exported import ExportedBackbone
 from mm3d.model.head import CascadeHead, HeadOutput
+from mm3d.model.pyramid import pyramid_of
 from mm3d.model.scores import mean_logit, noisy_or_logit
 
 VIEWS = ("CC", "MLO")  # V, in this order
@@ -127,7 +129,7 @@ class Detector(nn.Module):
                 present.nonzero().tolist(), breasts.sizes[present].tolist(), strict=True
             )
         ]
-        pyramid = self.backbone.pyramid(views)
+        pyramid = pyramid_of(self.backbone, views)
 
         sizes = breasts.sizes[present].to(self.proposal_boxes)  # (M, 2)
         b = from_cxcywh(self.proposal_boxes) * sizes.flip(-1).repeat(1, 2)[:, None]
@@ -139,10 +141,17 @@ class Detector(nn.Module):
             h, b = output.h, output.b.detach()
         return _gather(outputs, present, breasts.images.shape[2])
 
-    def for_inference(self) -> "Detector":
-        """A copy with the frozen BatchNorms folded into the convolutions. Same results; not for training or saving."""
+    def for_inference(self, engine: EngineName = "torch") -> "Detector":
+        """A copy with the frozen BatchNorms folded into the convolutions. Same results; not for training or saving.
+
+        engine: what runs the backbone, torch or OpenVINO (the extra mm3d[openvino]; on a CPU only).
+        """
+        backbone = folded(self.backbone)
         fast = copy.copy(self)
-        fast._modules = {**self._modules, "backbone": folded(self.backbone)}
+        fast._modules = {
+            **self._modules,
+            "backbone": ExportedBackbone(backbone) if engine == "openvino" else backbone,
+        }
         fast.only_for_inference = True
         return fast.eval()
 

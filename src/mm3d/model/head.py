@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mm3d.model import fusion
 from mm3d.model.boxes import apply_deltas
@@ -143,7 +144,10 @@ class CascadeHead(nn.Module):
             if self.config.fusion == "timesform":
                 f, slice_logits = self.fusion(f)  # Eq. 8: one slice is left
                 logits.append(slice_logits)
-            features.append(self.object_features(h_few, f))
+            if self.config.recompute and torch.is_grad_enabled():  # f is kept; what follows is four times as much
+                features.append(checkpoint(self.object_features, h_few, f, use_reentrant=False))
+            else:
+                features.append(self.object_features(h_few, f))
         return torch.cat(features, dim=1), torch.cat(logits, dim=1) if logits else None
 
     def object_features(self, h: Tensor, f: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,8 @@ from mm3d.config import check
 from mm3d.errors import InputError
 from mm3d.inputs import Histogram, InputName, deepened, has_depth, reach
 from mm3d.metrics.hits import FloatArray, IntArray
+from mm3d.model import weights
+from mm3d.model.config import EngineName
 from mm3d.model.detector import Detector
 from mm3d.model.scores import mean_logit
 from mm3d.predict.nms import suppress, unite
@@ -53,6 +56,12 @@ class Found:
     slices: IntArray | None  # (P,) slice of the prepared view; None: the input has no depth
     weights: FloatArray | None  # (P, S) over the slices of the prepared view, only of volumes
     logit: float  # of the view: noisy-or of its proposals; over slices, the highest
+
+
+def load_model(path: Path, chunk: int | None, engine: EngineName) -> Detector:
+    """The model of a weights file, ready to predict: on a GPU if there is one, unless the engine is for CPUs."""
+    device = "cuda" if engine == "torch" and torch.cuda.is_available() else "cpu"
+    return weights.load(path, chunk).for_inference(engine).to(device)
 
 
 def predict_breast(

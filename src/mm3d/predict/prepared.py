@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from mm3d import __version__
@@ -10,7 +9,8 @@ from mm3d.batches import prepared_breasts
 from mm3d.console import progress
 from mm3d.inputs import Histogram, InputName, modality_of
 from mm3d.model import weights
-from mm3d.predict.detect import PredictSettings, predict_breast
+from mm3d.model.config import EngineName
+from mm3d.predict.detect import PredictSettings, load_model, predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.predictions import Predictions, write_dbtex, write_json
 
@@ -23,6 +23,7 @@ def predict_prepared(
     split: str | None,
     settings: PredictSettings,
     chunk: int | None = None,
+    engine: EngineName = "torch",
 ) -> int:
     """Predict every breast of a prepared folder. Returns the exit code."""
     path = weights.find(weights_path)
@@ -30,7 +31,7 @@ def predict_prepared(
     chosen: InputName = name or header.provenance.get("input", "volume")
     histogram: Histogram | None = tuple(header.provenance.get("histogram", ())) or None
     breasts = prepared_breasts(folder, split, modality_of(chosen))
-    model = weights.load(path, chunk).for_inference().to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(path, chunk, engine)
     console = Console()
     if chosen == "msp":
         slices = weights.find(header.provenance.get("suspicion", path))

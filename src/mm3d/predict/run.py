@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from mm3d.config import from_dict
@@ -24,9 +23,10 @@ from mm3d.errors import InputError, unexpected
 from mm3d.files import clear_half_made, half_made, replacing
 from mm3d.inputs import InputName, modality_of
 from mm3d.model import weights
+from mm3d.model.config import EngineName
 from mm3d.predict import operating_point
 from mm3d.predict.archive import Archive, Exam, hide, read_archive
-from mm3d.predict.detect import PredictSettings
+from mm3d.predict.detect import PredictSettings, load_model
 from mm3d.predict.exam import RECORD, VERSION, Done, Method, predict_exam, write_predictions
 from mm3d.predict.prepared import predict_prepared
 from mm3d.predictions import read_json
@@ -44,6 +44,7 @@ class Options:
     weights: Path | None = None
     input: InputName | None = None
     chunk: int | None = None
+    engine: EngineName = "torch"
     # Of prepared folders:
     split: str | None = None
     # Of exams:
@@ -70,7 +71,14 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
             "and sizes are for DICOM exams."
         )
     return predict_prepared(
-        prepared[0], output, options.weights, options.input, options.split, options.settings, options.chunk
+        prepared[0],
+        output,
+        options.weights,
+        options.input,
+        options.split,
+        options.settings,
+        options.chunk,
+        options.engine,
     )
 
 
@@ -105,7 +113,7 @@ def make_method(options: Options) -> Method:
     if chosen == "msp":
         raise InputError("Input msp is for prepared folders; run 'mm3d prepare folder' first, and predict its folder.")
     return Method(
-        model=weights.load(path, options.chunk).for_inference().to("cuda" if torch.cuda.is_available() else "cpu"),
+        model=load_model(path, options.chunk, options.engine),
         weights=weights.name_of(path),
         weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
         intended_use=header.intended_use,
