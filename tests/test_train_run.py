@@ -202,7 +202,7 @@ def test_weights_say_what_they_were_trained_on(tmp_path: Path) -> None:
     folder = write_blobs(tmp_path / "blobs", breasts=4, notes=("These breasts are synthetic.",))
     run_here(settings(folder, loop={"steps": 1}), tmp_path / "run")
     header = weights.read_header(tmp_path / "run" / "last.safetensors")
-    assert header.intended_use == f"{weights.RESEARCH_ONLY} These breasts are synthetic."
+    assert header.intended_use == f"{weights.RESEARCH_ONLY} Of the training data: These breasts are synthetic."
     assert header.provenance["breasts"] == 4
     assert header.provenance["configuration"]["loop"]["seed"] == 0
     assert header.provenance["configuration"]["data"]["seed"] == 0

@@ -264,5 +264,6 @@ def main_stage(
 def save_weights(detector: Detector, path: Path, position: Position, told: dict[str, Any]) -> None:
     """A weights file that says how it came about."""
     reached = {"step": position.step, "validation": position.figures if path.name.startswith("best") else {}}
-    use = " ".join([weights.RESEARCH_ONLY, *told["notes"]])  # that breasts were synthetic must be read everywhere
+    # That breasts were synthetic must be read everywhere.
+    use = " ".join([weights.RESEARCH_ONLY, *(f"Of the training data: {note}" for note in told["notes"])])
     weights.save(detector, path, told | reached, use)
