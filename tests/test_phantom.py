@@ -126,7 +126,7 @@ def test_contrast_makes_findings_stand_out_without_moving_anything_else() -> Non
         for view, clear in zip(make_views(plain, index), make_views(strong, index), strict=True):
             for seen, again in zip(view.seen, clear.seen, strict=True):
                 assert again.lesion.attenuation - FAT == pytest.approx(2 * (seen.lesion.attenuation - FAT))
-                assert again.lesion.calcium == pytest.approx(8 * seen.lesion.calcium)
+                assert again.lesion.calcium == pytest.approx(16 * seen.lesion.calcium)
                 assert (seen.lesion.kind, seen.lesion.size) == (again.lesion.kind, again.lesion.size)
                 assert again.change.where == seen.change.where
                 assert again.change.added.sum() > seen.change.added.sum()

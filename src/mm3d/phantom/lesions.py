@@ -81,7 +81,7 @@ def draw_lesion(rng: np.random.Generator, malignant: bool, one_view: float, cont
     if rng.random() < one_view:
         views = (views[rng.integers(2)],)
     attenuation = FAT + contrast * (rng.uniform(*MASS) - FAT)
-    return Lesion(kind, size, attenuation, contrast**3 * CALCIUM, int(rng.integers(2**31)), views)
+    return Lesion(kind, size, attenuation, contrast**4 * CALCIUM, int(rng.integers(2**31)), views)
 
 
 def insert(volume: Array, form: Form, lesion: Lesion, place: tuple[float, float, float]) -> Change:
