@@ -64,8 +64,8 @@ def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 def test_recomputed_gradients_are_the_plain_ones(
     changes: dict[str, object], size: tuple[int, int], slices: int
 ) -> None:
-    """Of one of three images. A rounding may fall on the other side of a ReLU's or a maximum's kink: plain gradients, too,
-    differ by 6e-5 from plain ones once such an image is moved by 1e-7."""
+    """Of one of three images. A rounding may fall on the other side of a ReLU's or a maximum's kink: of such an image,
+    plain gradients differ from plain ones by 6e-5 as well, once it is moved by 1e-7."""
     differences = []
     for seed in range(3):
         breasts, wanted = mixed_breasts(size, slices, seed), truth(slices)
