@@ -10,7 +10,7 @@ from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
 from pydicom.uid import UID, ExplicitVRLittleEndian, generate_uid
 
-from mm3d.dicom.header import MAMMOGRAPHY, TOMOSYNTHESIS
+from mm3d.dicom.header import MAMMOGRAPHY, SLICES, TOMOSYNTHESIS
 
 Pixels = NDArray[np.uint16]
 
@@ -22,6 +22,20 @@ def breast(rows: int = 240, columns: int = 200, side: str = "L", seed: int = 0) 
     texture = np.random.default_rng(seed).integers(0, 40, (rows, columns))
     image = np.where(inside, 400 + texture, 0).astype(np.uint16)
     return image if side == "L" else np.ascontiguousarray(image[:, ::-1])
+
+
+def tomosynthesis_slice(pixels: Pixels, z: int, **fields: Any) -> Dataset:
+    """A slice of a left CC volume that came as one CT object per slice."""
+    return dataset(
+        pixels,
+        SLICES[0],
+        ImageType=["DERIVED", "PRIMARY", "TOMO"],
+        ImageLaterality="L",
+        ViewPosition="CC",
+        ImagePositionPatient=[0, 0, float(z)],
+        ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
+        **fields,
+    )
 
 
 def dataset(pixels: Pixels, sop_class: str, **fields: Any) -> Dataset:

@@ -12,11 +12,11 @@ from typing import Any
 import highdicom
 import numpy as np
 import pytest
-from dicom_files import breast, dataset, write
+from dicom_files import breast, tomosynthesis_slice, write
 from pydicom import Dataset, dcmread
 from pydicom.sr.codedict import codes
 
-from mm3d.dicom.header import SLICES, read_header
+from mm3d.dicom.header import read_header
 from mm3d.dicom.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView
 
 ALGORITHM = Algorithm("0.9", "mini-synthetic", "Research only, trained on synthetic breasts.")
@@ -56,14 +56,9 @@ def trial_exam(paths: list[Path], operating_point: float = 0.5) -> ReportedExam:
 def sliced_exam(folder: Path) -> ReportedExam:
     """A volume that came as one CT object per slice, named against its order; a finding on the third slice."""
     slices = [
-        dataset(
+        tomosynthesis_slice(
             breast(seed=z),
-            SLICES[0],
-            ImageType=["DERIVED", "PRIMARY", "TOMO"],
-            ImageLaterality="L",
-            ViewPosition="CC",
-            ImagePositionPatient=[0, 0, float(z)],
-            ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
+            z,
             SeriesInstanceUID="1.2.3",
             StudyDate="20260101",
             StudyTime="120000",

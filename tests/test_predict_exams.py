@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dicom_files import breast, tomosynthesis_slice, write
 from exams import PREPARE, damage, image, write_exam, write_weights
 from pydicom import dcmread
 from pydicom.uid import generate_uid
@@ -18,7 +19,6 @@ from reports import instance, marked
 
 from mm3d.cli import main
 from mm3d.cohorts.folder import exam_code
-from mm3d.dicom.header import SLICES
 from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.predict.lesions import Placed, pair
@@ -119,21 +119,9 @@ def test_of_a_view_in_two_kinds_one_is_used_and_that_is_said(tmp_path: Path, mod
 
 
 def test_a_volume_in_single_slices_is_marked_in_the_right_file(tmp_path: Path, model: Path) -> None:
-    from dicom_files import breast, dataset, write
-
     paths = [
         write(
-            dataset(
-                breast(120, 90, seed=z),
-                SLICES[0],
-                ImageType=["DERIVED", "PRIMARY", "TOMO"],
-                ImageLaterality="L",
-                ViewPosition="CC",
-                ImagePositionPatient=[0, 0, float(z)],
-                ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
-                StudyInstanceUID="1.2.3",
-                SeriesInstanceUID="1.2.3.4",
-            ),
+            tomosynthesis_slice(breast(120, 90, seed=z), z, StudyInstanceUID="1.2.3", SeriesInstanceUID="1.2.3.4"),
             tmp_path / "exam" / f"{9 - z}.dcm",  # named against their order
         )
         for z in range(6)

@@ -178,7 +178,7 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
         description="Make synthetic breasts, each with CC and MLO as mammogram and as tomosynthesis, labels and boxes. "
         "Same options, same bytes. A killed run continues; more --breasts extend the trial. "
-        "'mm3d prepare tables OUT' reads it like any download. docs/data.md has more.",
+        "'mm3d prepare tables OUT' reads it like any download. docs/phantom.md has more.",
     )
     phantom.add_argument("output", type=Path, metavar="OUT", help="the folder to write; new, or of the same trial")
     trial = phantom.add_argument_group("the trial")
