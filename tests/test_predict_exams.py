@@ -153,9 +153,9 @@ def test_dicom_and_prepared_views_give_the_same_whatever_the_chunk(tmp_path: Pat
     assert one == two
     assert predict(tmp_path / "prepared", "-o", tmp_path / "chunk", "--weights", model, "--chunk", "1") == 0
     three = read(tmp_path / "chunk" / "predictions.json").breasts
-    for breast, other in zip(one, three, strict=True):
-        assert breast.score == pytest.approx(other.score, rel=1e-4)
-        for view, again in zip(breast.views, other.views, strict=True):
+    for whole, other in zip(one, three, strict=True):
+        assert whole.score == pytest.approx(other.score, rel=1e-4)
+        for view, again in zip(whole.views, other.views, strict=True):
             assert [f.slice for f in view.findings] == [f.slice for f in again.findings]
             for f, g in zip(view.findings, again.findings, strict=True):
                 assert (*f.box, f.score) == pytest.approx((*g.box, g.score), rel=1e-3, abs=1e-3)
