@@ -1,5 +1,6 @@
 """DICOM exams of small breasts, and weights that can predict them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from examples import build
 from pydicom import Dataset
 from pydicom.uid import generate_uid
 
+from mm3d.cli import main
 from mm3d.model import weights
+from mm3d.predictions import Predictions
 
 PREPARE = {"width": 48, "length": 96, "slices": 4}
 FRAMES = 9
+FILES = {"predictions.json", "predictions.csv", "report.html", "run.json", "sr/measurements.dcm", "sr/cad.dcm"}
 
 
 def write_weights(path: Path, **provenance: Any) -> Path:
@@ -50,3 +54,20 @@ def damage(path: Path) -> None:
     ds = dcmread(path)
     frames = int(ds.get("NumberOfFrames", 1))
     write(compressed(ds, "1.2.840.10008.1.2.4.90", [b"no pixels at all" * 200] * frames), path)
+
+
+def predict(*arguments: str | Path, jobs: int = 1) -> int:
+    """`mm3d predict`; its exit code."""
+    return main(["predict", *map(str, arguments), "--jobs", str(jobs)])
+
+
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def by_view(predictions: Predictions) -> dict[tuple[str, str], Any]:
+    return {(view.view, view.modality): view for _, view in predictions.views()}

@@ -138,6 +138,13 @@ def at(ds: Dataset, place: Any) -> Dataset:
     return node
 
 
+def looked_at(ds: Dataset, value: str) -> list[str]:
+    """The images of which a CAD report says that detection was successful (111063) or failed (111025)."""
+    (performed,) = (node for part in find(ds, value) for node in find(part, "111022"))
+    places = [child.get("ReferencedContentItemIdentifier") for child in performed.ContentSequence]
+    return [at(ds, place).ReferencedSOPSequence[0].ReferencedSOPInstanceUID for place in places if place]
+
+
 def box_of(points: np.ndarray[Any, Any]) -> tuple[float, ...]:
     corners = points.reshape(-1, 2)
     assert len(corners) == 5

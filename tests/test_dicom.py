@@ -19,6 +19,7 @@ from pydicom.dataset import Dataset
 from pydicom.pixels.encoders.base import get_encoder
 from pydicom.uid import ImplicitVRLittleEndian, RLELossless
 
+from mm3d.cohorts.folder import read_headers
 from mm3d.dicom.frames import FrameReader
 from mm3d.dicom.header import SLICES, Header, read_header
 from mm3d.dicom.window import LookupTable, Window, display_of
@@ -220,10 +221,24 @@ def test_other_files_and_other_modalities(tmp_path: Path) -> None:
     refused(tmp_path / "absent.dcm", "is not a file")
     empty = tmp_path / "empty.dcm"
     empty.write_bytes(b"")
-    refused(empty, "DICOM")
+    refused(empty, "is empty; copy or export it again")
+    text.rename(empty)
+    refused(empty, "holds no DICOM, whatever its name says; copy or export it again")
     brain = dataset(VOLUME[0], SLICES[0], Modality="CT", BodyPartExamined="HEAD")
     refused(write(brain, tmp_path / "ct.dcm"), r"not mammography \(modality CT\)")
     refused(write(mammogram(breast(), SamplesPerPixel=3), tmp_path / "rgb.dcm"), "colour")
+
+
+def test_an_image_that_is_cut_off_anywhere_is_no_harmless_other_file(tmp_path: Path) -> None:
+    """It would be passed over without a word, and the exam would miss a view."""
+    path = write(mammogram(breast(40, 32)), tmp_path / "image.dcm")
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 2 * 40 * 32, 3):
+        path.write_bytes(whole[:length])
+        (unread,) = read_headers([path]).unread
+        assert unread.kind == "broken", length
+        assert str(path) in unread.reason
+        assert "again" in unread.reason
 
 
 # ---- files nobody vouches for --------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from reports import (
     OBSERVED,
     Marked,
     assert_marks,
-    at,
     complaints,
     concepts,
     exam_of,
@@ -31,6 +30,7 @@ from reports import (
     in_one_study,
     installed,
     instance,
+    looked_at,
     marked,
     measurements,
     run,
@@ -43,6 +43,7 @@ from virtual_trial import Trial, render
 from mm3d.dicom.sr import (
     ReportedExam,
     ReportedFinding,
+    UnreadView,
     write_cad_report,
     write_measurement_report,
 )
@@ -73,7 +74,7 @@ def trial(tmp_path: Path) -> list[Path]:
 
 
 @both
-@pytest.mark.parametrize("case", ["findings", "none", "slices"])
+@pytest.mark.parametrize("case", ["findings", "none", "slices", "unread"])
 def test_the_standards_checkers_find_no_error(
     write_report: Write, case: str, trial: list[Path], tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_standards_checkers_find_no_error(
         "findings": lambda: trial_exam(trial),
         "none": lambda: trial_exam(trial, operating_point=0.99),
         "slices": lambda: sliced_exam(tmp_path),
+        "unread": lambda: replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)), UnreadView())),
     }
     report = tmp_path / "report.dcm"
     write_report(exams[case](), report)
@@ -146,6 +148,37 @@ def test_without_a_finding_the_report_says_so(write_report: Write, trial: list[P
 
 
 @both
+@pytest.mark.parametrize(("operating_point", "code"), [(0.5, "111244"), (0.99, "111243")])
+def test_a_report_of_a_part_does_not_claim_the_whole(
+    write_report: Write, operating_point: float, code: str, trial: list[Path], tmp_path: Path
+) -> None:
+    """Who reads "succeeded; without findings" takes the view that nobody looked at for a clear one."""
+    (tmp_path / "empty.dcm").touch()
+    exam = trial_exam(trial[1:], operating_point)
+    report, whole = tmp_path / "report.dcm", tmp_path / "whole.dcm"
+    write_report(exam, whole)
+    write_report(
+        replace(exam, unread=(UnreadView("L", "CC", (trial[0], tmp_path / "empty.dcm")), UnreadView())), report
+    )
+    assert find(dcmread(report), "111017")[0].ConceptCodeSequence[0].CodeValue == code
+    (text,) = [node.TextValue for value in ("121106", "111033") for node in find(dcmread(report), value)]
+    assert "Not looked at, because it could not be read: 2 files of L CC, 1 file of an unknown view." in text
+    assert marked(report) == marked(whole)
+    assert dcmread(report).SOPInstanceUID != dcmread(whole).SOPInstanceUID
+
+
+def test_a_workstation_learns_which_images_were_not_looked_at(trial: list[Path], tmp_path: Path) -> None:
+    write_cad_report(replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)),)), tmp_path / "cad.dcm")
+    report = dcmread(tmp_path / "cad.dcm")
+    assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Partially Succeeded"
+    assert looked_at(report, "111063") == [instance(path) for path in trial[1:]]
+    assert looked_at(report, "111025") == [instance(trial[0])]
+    evidence = report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence
+    named = {image.ReferencedSOPInstanceUID for series in evidence for image in series.ReferencedSOPSequence}
+    assert named == {instance(path) for path in trial}
+
+
+@both
 def test_scores_of_breasts_and_what_made_them_are_told(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
     exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125}, score=0.875)
     write_report(exam, tmp_path / "report.dcm")
@@ -180,13 +213,8 @@ def test_a_workstation_learns_side_view_and_orientation_of_every_image(trial: li
     left = [("Left breast", "cranio-caudal", "A", "R"), ("Left breast", "medio-lateral oblique", "A", "FR")]
     right = [("Right breast", "cranio-caudal", "P", "L"), ("Right breast", "medio-lateral oblique", "P", "FL")]
     assert told == [left[0], left[0], left[1], left[1], right[0], right[0], right[1], right[1]]
-    performed = find(report, "111022")[0]
-    looked_at = [
-        at(report, child.ReferencedContentItemIdentifier).ReferencedSOPSequence[0].ReferencedSOPInstanceUID
-        for child in performed.ContentSequence
-        if "ReferencedContentItemIdentifier" in child
-    ]
-    assert looked_at == [instance(path) for path in trial]
+    assert looked_at(report, "111063") == [instance(path) for path in trial]
+    assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Succeeded"
 
 
 # ---- they belong to the exam ---------------------------------------------------------------------------------------

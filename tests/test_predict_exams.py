@@ -1,21 +1,16 @@
-"""DICOM exams in, findings out: what is looked at, what is left when something fails, and who can be recognised."""
+"""DICOM exams in, findings out: what is looked at, what is marked, and who can be recognised."""
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dicom_files import breast, tomosynthesis_slice, write
-from exams import PREPARE, damage, image, write_exam, write_weights
-from pydicom import dcmread
-from pydicom.uid import generate_uid
-from reports import instance, marked
+from dicom_files import breast, item, tomosynthesis_slice, write
+from exams import FILES, PREPARE, by_view, damage, files, image, predict, record, write_exam, write_weights
+from reports import instance, marked, measurements
 
 from mm3d.cli import main
 from mm3d.cohorts.folder import exam_code
@@ -24,31 +19,13 @@ from mm3d.model import weights
 from mm3d.predict.lesions import Placed, pair
 from mm3d.predict.operating_point import choose
 from mm3d.predict.results import stored_weights
-from mm3d.predictions import Predictions, read
+from mm3d.predictions import read
 from mm3d.prepare.geometry import Geometry
-
-FILES = {"predictions.json", "predictions.csv", "report.html", "run.json", "sr/measurements.dcm", "sr/cad.dcm"}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
-
-
-def predict(*arguments: str | Path, jobs: int = 1) -> int:
-    return main(["predict", *map(str, arguments), "--jobs", str(jobs)])
-
-
-def record(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "run.json").read_text())
-
-
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-def by_view(predictions: Predictions) -> dict[tuple[str, str], Any]:
-    return {(view.view, view.modality): view for _, view in predictions.views()}
 
 
 # ---- what is looked at ---------------------------------------------------------------------------------------------
@@ -118,6 +95,52 @@ def test_of_a_view_in_two_kinds_one_is_used_and_that_is_said(tmp_path: Path, mod
     assert views["lmlo", "DBT"].findings[0].slice is not None
 
 
+def test_an_image_of_a_biopsy_is_not_read_as_a_view(tmp_path: Path, model: Path) -> None:
+    """It says CC, and shows a few centimetres through a device, or no breast at all."""
+    folder = tmp_path / "exam"
+    write_exam(folder, "FFDM L CC", "FFDM R CC", study="1.2.3")
+    stereo: dict[str, Any] = {"ImageType": ["DERIVED", "PRIMARY", "STEREO_SCOUT"]}
+    modified: dict[str, Any] = {
+        "ViewCodeSequence": [item(CodeValue="R-10242", ViewModifierCodeSequence=[item(CodeMeaning="Stereotactic")])]
+    }
+    specimen = {"ViewCodeSequence": [item(CodeValue="127457009", CodeMeaning="tissue from breast")]}
+    for number, fields in enumerate((stereo, modified, specimen)):
+        write_exam(tmp_path / "other", "FFDM L CC", study="1.2.3", **fields)[0].rename(folder / f"odd{number}.dcm")
+    assert predict(folder, "-o", tmp_path / "out", "--weights", model) == 0
+    assert set(by_view(read(tmp_path / "out" / "predictions.json"))) == {("lcc", "FFDM"), ("rcc", "FFDM")}
+    assert record(tmp_path / "out")["notes"] == ["3 images are left out: stereotactic, or of a specimen."]
+    assert "3 images are left out: stereotactic" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_copies_of_a_file_are_one_view_and_repeated_views_are_two(tmp_path: Path, model: Path) -> None:
+    """A view that counts twice changes the breast's score, and shows every mark twice."""
+    paths = write_exam(tmp_path / "exam", "DBT L CC", "DBT L CC again", "DBT L MLO")
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    assert predict(tmp_path / "exam", "-o", once, "--weights", model, "--threshold", "0") == 0
+    (tmp_path / "exam" / "copies").mkdir()
+    for path in paths:
+        shutil.copy(path, tmp_path / "exam" / "copies" / f"again {path.name}")
+    paths[2].write_bytes(paths[2].read_bytes()[:-100])  # of a whole file and a cut-off copy, the whole one counts
+    assert predict(tmp_path / "exam", "-o", twice, "--weights", model, "--threshold", "0") == 0
+    assert read(once / "predictions.json") == read(twice / "predictions.json")
+    assert set(by_view(read(twice / "predictions.json"))) == {("lcc", "DBT"), ("lcc1", "DBT"), ("lmlo", "DBT")}
+    assert record(twice)["notes"] == ["3 files are left out: the same image is there already."]
+    groups = measurements(twice / "sr" / "measurements.dcm").get_planar_roi_measurement_groups()
+    assert len({group.tracking_identifier for group in groups}) == len(groups)
+    assert len({group.tracking_uid for group in groups}) == len(groups)
+    assert {str(group.tracking_identifier).rpartition(" ")[0] for group in groups} == {
+        "LCC DBT",
+        "LCC1 DBT",
+        "LMLO DBT",
+    }
+
+
+def test_files_that_a_careless_anonymiser_gave_one_number_are_no_copies(tmp_path: Path, model: Path) -> None:
+    write_exam(tmp_path / "exam", "FFDM L CC", "FFDM L MLO", study="1.2.3", SOPInstanceUID="1.2.3.4")
+    assert predict(tmp_path / "exam", "-o", tmp_path / "out", "--weights", model) == 0
+    assert set(by_view(read(tmp_path / "out" / "predictions.json"))) == {("lcc", "FFDM"), ("lmlo", "FFDM")}
+
+
 def test_a_volume_in_single_slices_is_marked_in_the_right_file(tmp_path: Path, model: Path) -> None:
     paths = [
         write(
@@ -133,13 +156,14 @@ def test_a_volume_in_single_slices_is_marked_in_the_right_file(tmp_path: Path, m
 
 
 def test_real_mammograms(tmp_path: Path, model: Path, real_data: Path) -> None:
-    """A GE and a Siemens image, of two patients: two exams, and all findings marked."""
-    assert predict(real_data / "dicom", "-o", tmp_path / "out", "--weights", model, "--threshold", "0") == 0
-    exams = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
-    assert len(exams) == 2
-    for exam in exams:
-        (breast,) = read(exam / "predictions.json").breasts
-        assert len(marked(exam / "sr" / "cad.dcm")) == len(breast.views[0].findings) > 0
+    """A GE image, whose findings are all marked, and a Siemens image that says CC and is from a stereotactic biopsy."""
+    assert predict(real_data / "dicom", "-o", tmp_path / "out", "--weights", model, "--threshold", "0") == 1
+    (exam,) = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    (breast,) = read(exam / "predictions.json").breasts
+    assert len(marked(exam / "sr" / "cad.dcm")) == len(breast.views[0].findings) > 0
+    (reason,) = record(tmp_path / "out")["failures"].values()
+    assert "no CC or MLO view to look at" in reason
+    assert "1 image is left out: stereotactic, or of a specimen." in reason
 
 
 def test_dicom_and_prepared_views_give_the_same_whatever_the_chunk(tmp_path: Path, model: Path) -> None:
@@ -161,128 +185,6 @@ def test_dicom_and_prepared_views_give_the_same_whatever_the_chunk(tmp_path: Pat
                 assert (*f.box, f.score) == pytest.approx((*g.box, g.score), rel=1e-3, abs=1e-3)
 
 
-# ---- many exams, and those that fail -------------------------------------------------------------------------------
-
-
-def test_a_broken_exam_among_good_ones(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each good exam has its folder, the broken one a sentence; a rerun does only what is missing."""
-    archive, out = tmp_path / "archive", tmp_path / "out"
-    studies = [generate_uid() for _ in range(3)]
-    for number, study in enumerate(studies):
-        write_exam(archive / f"exam{number}", "FFDM L CC", "FFDM R CC", study=study)
-    good, partly, broken = map(exam_code, studies)
-    damage(archive / "exam1" / "0.dcm")  # one view of two
-    for path in (archive / "exam2").iterdir():
-        damage(path)
-    whole = (archive / "exam1" / "1.dcm").read_bytes()
-    (archive / "readme.txt").write_text("no image")
-    arguments = (archive, "-o", out, "--weights", model)
-    assert predict(*arguments) == 1
-    told = capsys.readouterr().out
-    assert f"problem: exam {broken}: LCC FFDM: a file (--with-identifiers names it)" in told
-    assert f"problem: exam {partly}: LCC FFDM: a file" in told
-    assert "1 could not be predicted" in told
-    assert {path.name for path in out.iterdir()} == {good, partly, "predictions.json", "predictions.csv", "run.json"}
-    assert files(out / good) == files(out / partly) == FILES
-    assert "LCC FFDM" in record(out / partly)["problems"][0]
-    assert "LCC FFDM" in (out / partly / "report.html").read_text()
-    assert set(record(out)["failures"]) == {broken}
-    assert {breast.exam for breast in read(out / "predictions.csv").breasts} == {good, partly}
-    kept = (out / good / "report.html").stat().st_mtime_ns
-    for number in (1, 2):  # mended
-        (archive / f"exam{number}" / "0.dcm").write_bytes(whole)
-    write_exam(archive / "exam1", "FFDM L CC", "FFDM R CC", study=studies[1])
-    write_exam(archive / "exam2", "FFDM L CC", "FFDM R CC", study=studies[2])
-    assert predict(*arguments) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
-    assert (out / good / "report.html").stat().st_mtime_ns == kept
-    assert {breast.exam for breast in read(out / "predictions.json").breasts} == {good, partly, broken}
-    assert record(out)["failures"] == {}
-    # One exam of them alone goes to its own folder, and the others stay in the lists.
-    assert predict(archive / "exam2", "-o", out, "--weights", model) == 0
-    assert "3 exams" not in capsys.readouterr().out
-    assert len(record(out)["exams"]) == 3
-
-
-def test_a_run_that_is_killed_loses_nothing(tmp_path: Path, model: Path) -> None:
-    archive = tmp_path / "archive"
-    for number in range(4):
-        write_exam(archive / str(number), "DBT L CC", "FFDM R CC")
-    arguments = ["predict", str(archive), "--weights", str(model), "--jobs", "1", "-o"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mm3d", *arguments, str(killed)], stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    while not (done := list(killed.glob("[!.]*/run.json"))):
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 0 < len(done) < 4
-    first = {path: path.stat().st_mtime_ns for path in done}
-    for path in done:
-        assert files(path.parent) == FILES
-    assert main([*arguments, str(killed)]) == 0
-    assert main([*arguments, str(whole)]) == 0
-    assert {path: path.stat().st_mtime_ns for path in done} == first  # it was not made again
-    assert files(killed) == files(whole)  # nothing half made is left, either
-    assert read(killed / "predictions.json") == read(whole / "predictions.json")
-
-
-def test_results_of_something_else_are_not_overwritten(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, two = write_exam(tmp_path / "one", "FFDM L CC")[0], write_exam(tmp_path / "two", "FFDM L CC")[0]
-    out = tmp_path / "out"
-    assert predict(one, "-o", out, "--weights", model) == 0
-    before = record(out)
-    assert predict(one, "-o", out, "--weights", model) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
-    for arguments, said in (
-        ((one, "--threshold", "0.2"), "holds results with another operating point"),
-        ((two,), "holds the results of another exam; give another folder with -o."),
-        ((one, two), "holds the results of another exam; give another folder with -o."),
-    ):
-        assert predict(*arguments, "-o", out, "--weights", model) == 1
-        assert said in capsys.readouterr().err
-    assert record(out) == before
-    ds = dcmread(one)
-    ds.PatientComments = "another file"
-    ds.save_as(one)
-    assert predict(one, "-o", out, "--weights", model) == 0  # the exam changed, so it is predicted again
-    assert record(out)["files"]["stamp"] != before["files"]["stamp"]
-
-
-def test_what_cannot_be_predicted_is_said(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (path,) = write_exam(tmp_path / "exam", "FFDM L CC")
-    prepared = tmp_path / "prepared"
-    prepared.mkdir()
-    (prepared / "cohort.json").write_text("{}")
-    (tmp_path / "empty").mkdir()
-    bare = tmp_path / "bare.safetensors"
-    weights.save(weights.load(model), bare, {})
-    out = ("-o", tmp_path / "out")
-    for arguments, said in (
-        ((path, *out, "--weights", bare), "does not say to which size its views were prepared; give --width, --length"),
-        ((tmp_path / "nowhere", *out, "--weights", model), "nowhere does not exist; give DICOM files, folders"),
-        ((tmp_path / "empty", *out, "--weights", model), "empty has no mammography that can be read; give DICOM exams"),
-        ((tmp_path / "exam", "-o", tmp_path / "exam" / "out", "--weights", model), "is inside"),
-        ((path, *out, "--weights", model, "--split", "test"), "--split is for prepared folders"),
-        ((path, *out, "--weights", model, "--input", "msp"), "Input msp is for prepared folders"),
-        ((prepared, *out, "--weights", model, "--threshold", "0.1"), "operating points, identifiers and sizes are for"),
-        ((prepared, path, *out, "--weights", model), "is a prepared folder; give it alone"),
-    ):
-        assert predict(*arguments) == 1
-        assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_shipped_weights_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "SHIPPED", "none of that name")
-    with pytest.raises(InputError, match=r"comes without weights; give some with --weights"):
-        weights.find(None)
-
-
 # ---- the operating point -------------------------------------------------------------------------------------------
 
 
@@ -297,8 +199,25 @@ def test_below_the_operating_point_nothing_is_marked(tmp_path: Path) -> None:
         content = (out / "sr" / f"{name}.dcm").read_bytes()
         assert b"No finding reaches the operating point of 0.9; nothing is marked." in content
     assert record(out)["marked"] == 0
-    assert record(out)["method"]["operating_point"] == {"threshold": 0.9, "source": "validation"}
+    assert record(out)["method"]["operating_point"] == {"threshold": 0.9, "source": "validation", "chosen_on": "DBT"}
     assert '"threshold":0.9' in (out / "report.html").read_text()
+
+
+def test_what_the_weights_are_for_and_what_their_operating_point_is_not_for_is_said(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A threshold for volumes may mark everything in mammograms, or nothing."""
+    own = write_weights(tmp_path / "own.safetensors", operating_point=0.5)
+    write_exam(tmp_path / "mixed", "DBT L CC", "FFDM R CC")
+    write_exam(tmp_path / "volumes", "DBT L CC")
+    remark = "Mammograms are judged by an operating point that was chosen on volumes; --threshold sets another."
+    for exam, weights_path, remarks in (("mixed", own, [remark]), ("volumes", own, []), ("mixed", model, [])):
+        out = tmp_path / f"{exam} {weights_path.stem}"
+        assert predict(tmp_path / exam, "-o", out, "--weights", weights_path) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said[0] == f"Weights {weights_path.stem}: For tests only."
+        assert [line for line in said if "chosen on" in line] == [f"note: {remark}" for remark in remarks]
+        assert record(out)["notes"] == remarks
 
 
 def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
@@ -309,8 +228,10 @@ def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
     ]
     points.append({"of": "breasts", "wanted": {"specificity": 0.9}, "threshold": 0.4})
     path = tmp_path / "metrics.json"
-    path.write_text(json.dumps({"systems": [{"operating_points": points}]}))
+    path.write_text(json.dumps({"systems": [{"operating_points": points, "modality": "FFDM"}]}))
     assert choose(None, str(path), header).threshold == 0.7
+    assert choose(None, str(path), header).remark({"FFDM"}) is None
+    assert "Volumes are judged" in (choose(None, str(path), header).remark({"DBT"}) or "")
     assert choose(None, f"{path}:3D@0.25", header).threshold == 0.8
     assert choose(0.3, None, header).threshold == 0.3
     assert "default" in choose(None, None, header).source
@@ -372,7 +293,7 @@ def test_nobody_is_recognised_in_any_output_or_message(
 
     code, said = run(out)
     assert code == 1
-    assert said.count(b"problem: ") == 3
+    assert said.count(b"problem: ") == 4
     assert b"Traceback" not in said
     assert files(out / exam_code(study)) == FILES
     for word in WORDS:

@@ -16,6 +16,7 @@ import pytest
 from dicom_files import breast, compressed, dataset, mammogram, tomosynthesis, write
 from openjpeg.utils import encode_array
 from PIL import Image
+from pydicom.uid import UID
 
 from mm3d.cli import main
 from mm3d.cohorts import folder as folder_reader
@@ -477,11 +478,12 @@ def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 def test_a_folder_of_mutated_files_is_prepared_or_reported_and_writes_nowhere_else(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    whole = write(tomosynthesis(volume(slices=5)), tmp_path / "whole.dcm").read_bytes()
+    whole = tomosynthesis(volume(slices=5))
     source = tmp_path / "export"
     source.mkdir()
     for i in range(60):
-        content = bytearray(whole)
+        whole.SOPInstanceUID = whole.file_meta.MediaStorageSOPInstanceUID = UID(f"1.2.3.{1000 + i}")  # no copies
+        content = bytearray(write(whole, tmp_path / "whole.dcm").read_bytes())
         for _ in range(random.integers(1, 6)):
             # most of a file is pixels, and most of what can go wrong is in front of them
             at = int(random.integers(128, 3000 if random.random() < 0.8 else len(content)))

@@ -38,9 +38,19 @@ def test_views_hang_with_chest_walls_facing_and_open_at_their_top_finding(opened
     opened.is_on("Left CC", 3)  # the volume, not the mammogram
     opened.is_on("Right MLO", 20)
     expect(opened.pane("Left MLO")).to_contain_text("not in this exam")
+    expect(opened.pane("Left MLO")).not_to_contain_text("could not be read")
     expect(opened.page.get_by_role("note")).to_contain_text(
         "Not for clinical use. Weights mini-1: Trained on synthetic"
     )
+
+
+def test_a_view_that_could_not_be_read_is_not_said_to_be_missing(browser: Browser, tmp_path: Path) -> None:
+    """Nobody would send for the images again."""
+    report = open_report(browser, tmp_path, shown_exam(unread=(("L", "MLO"), ("R", "CC"))))
+    expect(report.pane("Left MLO")).to_contain_text("could not be read")
+    expect(report.pane("Left MLO")).not_to_contain_text("not in this exam")
+    report.is_on("Right CC", 6)  # another image of it is there
+    report.close()
 
 
 def test_wheel_keys_drag_and_slider_change_the_slice(opened: Opened) -> None:

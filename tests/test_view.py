@@ -88,20 +88,25 @@ def test_ctrl_c_ends_it_without_a_fuss(served: tuple[subprocess.Popen[str], str]
     assert "report.html" not in out  # what was asked for is not logged
 
 
-def test_several_reports_are_listed(tmp_path: Path) -> None:
+def test_several_reports_are_listed_with_what_was_found(tmp_path: Path) -> None:
     from threading import Thread
 
     from mm3d.report.serve import Server
 
-    for name in ("a", "b&<i>"):
+    for name in ("a", "b&<i>", "c", "d"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.html").write_text(name)
+    (tmp_path / "a" / "run.json").write_text('{"score": 0.826, "marked": 2}')
+    (tmp_path / "c" / "run.json").write_text('{"score": "<script>", "marked": 1}')
+    (tmp_path / "d" / "run.json").write_text('{"score": 0, "marked": 1}')
     with Server(tmp_path) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         status, page = get(server.address)
         assert status == 200
-        assert b'<a href="a/report.html">a</a>' in page
-        assert b'<a href="b%26%3Ci%3E/report.html">b&amp;&lt;i&gt;</a>' in page
+        assert b'<a href="a/report.html">a</a>: score 0.83, 2 marks</li>' in page
+        assert b'<a href="b%26%3Ci%3E/report.html">b&amp;&lt;i&gt;</a></li>' in page
+        assert b'<a href="c/report.html">c</a></li>' in page
+        assert b'<a href="d/report.html">d</a>: score 0.00, 1 mark</li>' in page
         assert get(server.address, urlsplit(server.address).path + "b%26%3Ci%3E/report.html") == (200, b"b&<i>")
         server.shutdown()
 

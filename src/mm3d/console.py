@@ -20,6 +20,11 @@ def progress(console: Console, doing: str, total: int) -> Iterator[Callable[[], 
         yield lambda: bar.advance(task)
 
 
+def say(console: Console, text: str) -> None:
+    """A line as it is: not broken, not coloured, brackets are brackets."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def summary(cohort: Cohort, names: Container[str]) -> Table:
     """What there is of everything, counted over the views of these names."""
     breasts = [breast for breast in cohort.breasts if any(view.name in names for view in breast.views)]

@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pydicom import Dataset
 from rich.console import Console
 
+from mm3d.cohorts.folder import exam_code, files_in
+from mm3d.console import say
+from mm3d.dicom.header import read_dataset
 from mm3d.dicom.write import write_view
+from mm3d.errors import InputError
 from mm3d.files import replacing
 from mm3d.metrics.hits import iou
 from mm3d.model import weights
@@ -17,31 +22,49 @@ from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.predict.detect import PredictSettings
 from mm3d.predict.exam import RECORD
-from mm3d.predict.run import Options, clear_results, run
+from mm3d.predict.output import RESULTS, clear_results, read_record
+from mm3d.predict.run import Options, predict_exams
 from mm3d.predictions import Predictions, Proposal, read_json
 from mm3d.records import Finding
 
 HIT = 0.25  # IoU, as in the evaluation
+NAMES = ("lcc.dcm", "lmlo.dcm", "rcc.dcm", "rmlo.dcm")
 CONTRAST = 2.0  # of the trial that the shipped weights were trained on
 
 
 def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini") -> int:
     """Write the exam and its results into `output`, and tell what was found and what there was. Returns the exit code.
 
-    The last line has it all: where the cancer is, whether it was found, and which file to open.
+    The last lines have it all: of each cancer whether it was found, what else is marked, and which file to open.
     """
-    path = weights.find(weights_path)  # first of all: without weights there is nothing to show
+    weights.find(weights_path)  # first of all: without weights there is nothing to show
+    _check(output)
     console = Console()
-    _say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
+    say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
+    clear_results(output)  # an earlier demo's, which may be of another exam or other weights
     breasts = make_exam(output / "exam", seed, scale)
-    clear_results(output)  # an earlier demo's may be of other weights
-    code = run([output / "exam"], output, Options(PredictSettings(), weights_path), time.perf_counter())
+    code = predict_exams([output / "exam"], output, Options(PredictSettings(), weights_path), time.perf_counter())
     if code == 0:
-        _say(console, f"Weights: {weights.read_header(path).intended_use}")
         threshold = json.loads((output / RECORD).read_text())["method"]["operating_point"]["threshold"]
-        told = " ".join(compare(breasts, read_json(output / "predictions.json"), threshold))
-        _say(console, f"{told} Open {output / 'report.html'} in a browser.")
+        for line in compare(breasts, read_json(output / "predictions.json"), threshold):
+            say(console, line)
+        say(console, f"Open {output / 'report.html'} in a browser.")
     return code
+
+
+def _check(output: Path) -> None:
+    """Nothing is written over but an earlier demo."""
+    folder = output / "exam"
+    studies = set()
+    for path in files_in(folder) if folder.is_dir() else []:
+        dataset = read_dataset(path, ["PatientName", "StudyInstanceUID"]) if path.name in NAMES else Dataset()
+        if not str(dataset.get("PatientName", "")).startswith("Virtual^"):
+            raise InputError(f"{folder} holds files that no demo made; give another folder with -o.")
+        studies.add(exam_code(str(dataset.get("StudyInstanceUID", ""))))
+    record = read_record(output)
+    own = bool(studies) if record is None else record.get("exam") in studies
+    if not own and any((output / name).exists() for name in RESULTS):
+        raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
 
 
 def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
@@ -60,40 +83,39 @@ def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
 
 
 def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: float) -> Iterator[str]:
-    """Where each cancer is in each view, and what the detector says there."""
+    """A line for each cancer in each view, and one for the marks that are on none."""
     said = {view.view: view.findings for _, view in predictions.views()}
-    for breast in breasts:
-        for view in breast.views:
-            for finding in view.findings:
-                if finding.malignant:
-                    yield (
-                        f"There is a cancer in {_name(view).upper()}, {_place(finding.box, finding.slice)}: "
-                        f"{_found(finding, said[_name(view)], threshold)}"
-                    )
+    others = 0
+    for view in (view for breast in breasts for view in breast.views):
+        proposals = said[_name(view)]
+        cancers = [finding for finding in view.findings if finding.malignant]
+        for cancer in cancers:
+            yield f"Cancer in {_name(view).upper()}{_slice(cancer.slice)}: {_found(cancer, proposals, threshold)}"
+        marks = [proposal for proposal in proposals if proposal.score >= threshold]
+        others += sum(not any(_hits(mark, cancer) for cancer in cancers) for mark in marks)
+    yield "1 other mark." if others == 1 else f"{others} other marks."
 
 
-def _found(finding: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
-    """The highest proposal that hits a finding, and whether it is marked."""
-    for rank, proposal in enumerate(proposals, 1):  # the highest score first
-        if iou(np.array(proposal.box), np.array(finding.box)) >= HIT:
-            z = None if proposal.slice is None else round(proposal.slice)
-            where = f"score {proposal.score:.2f}, {_place(proposal.box, z)}"
-            if proposal.score < threshold:
-                return f"not marked; below the operating point there is number {rank} of the view, {where}."
-            return f"found, number {rank} of the view, {where}."
-    return "not found."
+def _found(cancer: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
+    """Whether a cancer is marked, by the highest proposal that hits it."""
+    hits = [proposal for proposal in proposals if _hits(proposal, cancer)]
+    if not hits:
+        return "missed."
+    best = max(hits, key=lambda proposal: proposal.score)
+    where = f"score {best.score:.2f}{_slice(best.slice)}"
+    if best.score < threshold:
+        return f"missed; there is a finding of {where}, but marked is what scores at least {threshold:g}."
+    return f"found, {where}."
 
 
-def _place(box: tuple[float, ...], z: int | None) -> str:
+def _hits(proposal: Proposal, cancer: Finding) -> bool:
+    return bool(iou(np.array(proposal.box), np.array(cancer.box)) >= HIT)
+
+
+def _slice(z: float | None) -> str:
     """For people, who count slices from 1."""
-    x1, y1, x2, y2 = (round(edge) for edge in box)
-    where = f"x {x1} to {x2}, y {y1} to {y2}"
-    return where if z is None else f"slice {z + 1}, {where}"
+    return "" if z is None else f", slice {round(z) + 1}"
 
 
 def _name(view: RenderedView) -> str:
     return (view.laterality + view.position).lower()
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)

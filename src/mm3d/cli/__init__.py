@@ -161,8 +161,8 @@ def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "demo",
         help="make a synthetic exam with a cancer, predict it, and write all that 'mm3d predict' does",
         description="Make a synthetic tomosynthesis exam of four views with a cancer, as DICOM files, and predict it: "
-        "OUT/report.html to look at, OUT/sr/*.dcm, OUT/predictions.csv, OUT/run.json. The last line says what was "
-        "found, and what there was to find.",
+        "OUT/report.html to look at, OUT/sr/*.dcm, OUT/predictions.csv, OUT/run.json. The last lines say of "
+        "each cancer whether it was found. Of what is in OUT, only an earlier demo is written over.",
     )
     demo.add_argument(
         "-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write (default: demo)"

@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mm3d.cohorts.assemble import Entry, assemble
-from mm3d.dicom.header import Header, OtherKindError, read_dataset, read_header
+from mm3d.dicom.header import Header, OtherKindError, read_dataset, read_header, which_view
 from mm3d.errors import InputError
-from mm3d.records import Cohort, Modality, Problem, View
+from mm3d.records import Cohort, Laterality, Modality, Position, Problem, View
 
 NO_VIEW = "its header does not say which side or view (CC, MLO) it is; export it with them."
+NO_READING = "it is a stereotactic image or a specimen, which no detector was made for; leave it out."
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,10 @@ class Unread:
 
     path: Path
     reason: str  # one sentence that names the file
-    exam: str  # its code; empty where not even that can be read
-    harmless: bool  # it is no mammography, and nothing is wrong with it
+    kind: Literal["broken", "other", "copy"]  # other: it is no mammography, and nothing is wrong with it
+    exam: str = ""  # its code; empty where not even that can be read
+    laterality: Laterality | None = None
+    position: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,22 @@ class Images:
     unread: list[Unread]
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """An image that can be read and is none of the views we use."""
+
+    header: Header
+    reason: str  # NO_VIEW or NO_READING
+
+
 def read(folder: Path) -> Cohort:
     images = read_headers(files_in(folder))
     problems = [Problem(str(unread.path.relative_to(folder)), unread.reason) for unread in images.unread]
     if not images.headers:
         reason = f" ({problems[0].reason})" if problems else ""
         raise InputError(f"{folder} has no mammography that can be read{reason}; give a folder of DICOM exams.")
-    entries, unknown = entries_of(images.headers)
-    problems += [Problem(str(header.path.relative_to(folder)), NO_VIEW) for header in unknown]
+    entries, left_out = entries_of(images.headers)
+    problems += [Problem(str(left.header.path.relative_to(folder)), left.reason) for left in left_out]
     return assemble(folder.name, entries, problems)
 
 
@@ -54,27 +66,47 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def read_headers(paths: Iterable[Path]) -> Images:
-    """Read every header; what cannot be used is kept with a sentence on why."""
+    """Read every header; what cannot be used is kept with a sentence on why. Of copies of a file one is used."""
     images = Images([], [])
+    copies: dict[tuple[object, ...], list[Header]] = {}
     for path in paths:
         try:
-            images.headers.append(read_header(path))
+            header = read_header(path)
+            copies.setdefault(_identity(header), []).append(header)
         except OtherKindError as error:
-            images.unread.append(Unread(path, str(error), "", True))
+            images.unread.append(Unread(path, str(error), "other"))
         except InputError as error:
-            images.unread.append(Unread(path, str(error), _exam_of(path), False))
+            images.unread.append(_broken(path, str(error)))
+    for same in copies.values():
+        used = max(same, key=lambda header: header.path.stat().st_size)  # one that was cut off is smaller
+        images.headers.append(used)
+        for header in same:
+            if header is not used:
+                reason = f"{header.path} is a copy of {used.path}; remove one of them."
+                images.unread.append(Unread(header.path, reason, "copy", exam_code(header.study)))
     return images
 
 
-def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[Header]]:
-    """Views with their patients and exams, and the images that do not say which view they are."""
+def _identity(header: Header) -> tuple[object, ...]:
+    """What only copies share. Not the instance's number alone: careless anonymisers give one number to all files."""
+    if not header.instance:
+        return (header.path,)
+    view = (header.laterality, header.position, header.kind, header.frames, header.rows, header.columns, header.along)
+    return (header.instance, header.study, header.series, header.for_processing, *view)
+
+
+def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[LeftOut]]:
+    """Views with their patients and exams, and the images that are no view to use."""
     entries: list[Entry] = []
-    unknown: list[Header] = []
+    left_out: list[LeftOut] = []
     found = Counter[str]()
     for group in _volumes(headers):
         first = group[0]
+        if first.intervention:
+            left_out.append(LeftOut(first, NO_READING))
+            continue
         if first.laterality is None or first.position is None:
-            unknown.append(first)
+            left_out.append(LeftOut(first, NO_VIEW))
             continue
         exam = exam_code(first.study)
         modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
@@ -90,7 +122,7 @@ def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[Header]]:
             upright=modality == "DBT",
         )
         entries.append(Entry(f"patient-{first.patient}", exam, view, None, attributes={"vendor": first.vendor}))
-    return entries, unknown
+    return entries, left_out
 
 
 def exam_code(study: str) -> str:
@@ -98,12 +130,15 @@ def exam_code(study: str) -> str:
     return hashlib.sha256(study.encode()).hexdigest()[:10]
 
 
-def _exam_of(path: Path) -> str:
+def _broken(path: Path, reason: str) -> Unread:
+    """A file that cannot be used, with what its header still says: of which exam it is, and which view."""
     try:
-        study = str(read_dataset(path, ["StudyInstanceUID"]).get("StudyInstanceUID", ""))
-    except InputError:
-        return ""
-    return exam_code(study) if study else ""
+        dataset = read_dataset(path)
+        laterality, position = which_view(dataset)
+    except Exception:  # as damaged as it likes
+        return Unread(path, reason, "broken")
+    study = str(dataset.get("StudyInstanceUID", ""))
+    return Unread(path, reason, "broken", exam_code(study) if study else "", laterality, position)
 
 
 def _volumes(headers: Iterable[Header]) -> list[list[Header]]:

@@ -46,6 +46,9 @@ MAX_SIDE, MAX_FRAMES = 10_000, 1_000
 MAX_RATIO = 3_000  # pixels' bytes per byte of file; real volumes stay below 300
 
 VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
+# Of an intervention: through a stereotactic device, or of tissue that was taken out (SCT, and SRT in older files).
+INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
+SPECIMEN_CODES = ("127457009", "G-8310")
 VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
 TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
 
@@ -74,12 +77,14 @@ class Header:
     laterality: Laterality | None
     position: Position | None
     for_processing: bool
+    intervention: bool  # a stereotactic image or a specimen: whatever view it claims, no detector was made for it
     pixel_spacing: float | None  # mm
     slice_spacing: float | None  # mm
     vendor: str
     patient: str  # a code for the patient, from which nobody reads who it is
     study: str
     series: str
+    instance: str  # SOPInstanceUID, the same in every copy of the file
     along: float  # place among the slices of a series
 
     @property
@@ -112,6 +117,9 @@ def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
             path, stop_before_pixels=True, defer_size=1_000_000, specific_tags=None if tags is None else list(tags)
         )
     except InvalidDicomError as error:
+        if path.suffix.lower() == ".dcm":  # what is named so was an image once
+            what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
+            raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
     except Exception as error:  # as above
         raise InputError(f"{path} has a damaged DICOM header ({type(error).__name__}); export it again.") from error
@@ -145,12 +153,14 @@ def _header(path: Path, dataset: Dataset) -> Header:
         laterality=laterality,
         position=position,
         for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
+        intervention=_is_intervention(dataset),
         pixel_spacing=_spacing(dataset),
         slice_spacing=_slice_spacing(dataset),
         vendor=str(dataset.get("Manufacturer", "")).strip(),
         patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
+        instance=str(dataset.get("SOPInstanceUID", "")),
         along=positions[0] if kind == "slice" and frames else 0.0,
     )
 
@@ -181,14 +191,26 @@ def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice
         return "mammogram"
     if sop_class in SLICES and (modality == "MG" or _is_tomosynthesis(dataset)):
         return "slice"
-    if not sop_class:
+    if not sop_class or not modality:  # every image and report has both
         raise InputError(f"{path} does not say what it is: it is cut off, or no image; copy it again.")
-    raise OtherKindError(f"{path} is not mammography (modality {modality or 'unknown'}); leave it out.")
+    raise OtherKindError(f"{path} is not mammography (modality {modality}); leave it out.")
 
 
 def _is_tomosynthesis(dataset: Dataset) -> bool:
     words = [str(word).upper() for word in dataset.get("ImageType") or ()]
     return "TOMO" in words or "BREAST" in str(dataset.get("BodyPartExamined", "")).upper()
+
+
+def _is_intervention(dataset: Dataset) -> bool:
+    """By the words of its type, and by its view and what modifies that."""
+    views = list(dataset.get("ViewCodeSequence") or ())
+    modifiers = [
+        item for whose in (dataset, *views) for item in whose.get("ViewModifierCodeSequence") or ()
+    ]  # inside the view, or, in older files, beside it
+    words = [str(word) for word in dataset.get("ImageType") or ()]
+    words += [str(item.get("CodeMeaning", "")) for item in (*views, *modifiers)]
+    coded = any(str(item.get("CodeValue", "")).strip() in SPECIMEN_CODES for item in (*views, *modifiers))
+    return coded or any(INTERVENTION.search(word.upper()) for word in words)
 
 
 def _transfer_syntax(path: Path, dataset: Dataset) -> str:
@@ -205,6 +227,8 @@ def _transfer_syntax(path: Path, dataset: Dataset) -> str:
 def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
     rows, columns = int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)
     frames = int(dataset.get("NumberOfFrames") or 1)
+    if "Rows" not in dataset or "Columns" not in dataset:
+        raise InputError(f"{path} is cut off in its header, or has no image; copy it again.")
     if not (0 < rows <= MAX_SIDE and 0 < columns <= MAX_SIDE and 0 < frames <= MAX_FRAMES):
         raise InputError(
             f"{path} claims {frames} frames of {rows} x {columns} pixels, which no device makes; export it again."

@@ -2,17 +2,32 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mm3d.cohorts.assemble import assemble
-from mm3d.cohorts.folder import entries_of, exam_code, files_in, read_headers
+from mm3d.cohorts.folder import NO_READING, NO_VIEW, Unread, entries_of, exam_code, files_in, read_headers
 from mm3d.dicom.header import Header
 from mm3d.errors import InputError
-from mm3d.records import Breast, Modality, View
+from mm3d.records import Breast, Laterality, Modality, Position, View
 
 KINDS: dict[Modality, str] = {"DBT": "volume", "FFDM": "mammogram"}
+LEFT_OUT = {
+    NO_VIEW: "neither CC nor MLO, or the header does not say which view or side",
+    NO_READING: "stereotactic, or of a specimen",
+}
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A view or a file that could not be read."""
+
+    reason: str  # a sentence
+    laterality: Laterality | None = None  # None, as the position: nobody knows
+    position: Position | None = None
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -21,9 +36,10 @@ class Exam:
 
     code: str  # a hash of the study's UID
     breasts: tuple[Breast, ...]  # with the views that the model is given
-    files: tuple[Path, ...]  # all of its images, used or not
+    files: tuple[Path, ...]  # all of its images that can be read, used or not
     notes: tuple[str, ...]  # what was left out by rule
-    problems: tuple[str, ...]  # what could not be read, in sentences
+    problems: tuple[Unreadable, ...]
+    others: int = 0  # files beside it that are no mammography, where it is the only exam
 
     @property
     def stamp(self) -> str:
@@ -31,13 +47,17 @@ class Exam:
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
         return hashlib.sha256(json.dumps(sorted(stats)).encode()).hexdigest()
 
+    @property
+    def modalities(self) -> set[Modality]:
+        return {view.modality for breast in self.breasts for view in breast.views}
+
 
 @dataclass(frozen=True)
 class Archive:
     """All exams of a run."""
 
     exams: tuple[Exam, ...]
-    problems: tuple[str, ...]  # of files of which not even the exam is known
+    problems: tuple[Unreadable, ...]  # files of which not even the exam is known
     others: int  # files that are no mammography
 
 
@@ -54,7 +74,7 @@ def read_archive(given: Sequence[Path], prefer: Modality, identifiers: bool) -> 
     With `identifiers`, problems may name files.
     """
     images = read_headers(_files(given))
-    entries, unknown = entries_of(images.headers)
+    entries, left_out = entries_of(images.headers)
     headers = {header.path: header for header in images.headers}
     breasts: dict[str, list[Breast]] = {}
     for breast in assemble("archive", entries).breasts:
@@ -62,17 +82,39 @@ def read_archive(given: Sequence[Path], prefer: Modality, identifiers: bool) -> 
     files: dict[str, list[Path]] = {}
     for header in images.headers:
         files.setdefault(exam_code(header.study), []).append(header.path)
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[Unreadable]] = {}
     for unread in images.unread:
-        if not unread.harmless:
-            whose = unread.exam if unread.exam in files else ""
-            problems.setdefault(whose, []).append(hide(unread.reason, [unread.path], identifiers))
+        if unread.kind == "broken":
+            problems.setdefault(unread.exam, []).append(_unreadable(unread, identifiers))
+    for code in problems:
+        if code:  # an exam of which nothing can be read is one, too
+            files.setdefault(code, [])
+    copies = Counter(unread.exam for unread in images.unread if unread.kind == "copy")
     exams = []
     for code, paths in files.items():
-        left = sum(exam_code(header.study) == code for header in unknown)
-        exams.append(_exam(code, breasts.get(code, []), headers, paths, left, problems.get(code, []), prefer))
-    others = sum(unread.harmless for unread in images.unread)
+        used, notes = [], []
+        for breast in breasts.get(code, []):
+            views, said = _used(breast, headers, prefer)
+            used.append(replace(breast, views=views))
+            notes += said
+        reasons = Counter(left.reason for left in left_out if exam_code(left.header.study) == code)
+        notes += [_left_out(count, "image", LEFT_OUT[reason]) for reason, count in reasons.items()]
+        notes += [_left_out(copies[code], "file", "the same image is there already")] if copies[code] else []
+        exams.append(Exam(code, tuple(used), tuple(paths), tuple(notes), tuple(problems.get(code, ()))))
+    others = sum(unread.kind == "other" for unread in images.unread)
     return Archive(tuple(exams), tuple(problems.get("", ())), others)
+
+
+def _left_out(count: int, what: str, why: str) -> str:
+    counted = f"1 {what} is" if count == 1 else f"{count} {what}s are"
+    return f"{counted} left out: {why}."
+
+
+def _unreadable(unread: Unread, identifiers: bool) -> Unreadable:
+    name = " ".join(filter(None, (unread.laterality, unread.position)))
+    reason = hide(unread.reason, [unread.path], identifiers)
+    reason = f"{name}: {reason}" if name else reason
+    return Unreadable(reason, unread.laterality, unread.position, (unread.path,))
 
 
 def _files(given: Sequence[Path]) -> list[Path]:
@@ -84,26 +126,6 @@ def _files(given: Sequence[Path]) -> list[Path]:
         for file in files_in(path) if path.is_dir() else [path]:
             files.setdefault(file.resolve(), file)
     return list(files.values())
-
-
-def _exam(
-    code: str,
-    breasts: list[Breast],
-    headers: dict[Path, Header],
-    files: list[Path],
-    unknown: int,
-    problems: list[str],
-    prefer: Modality,
-) -> Exam:
-    used, notes = [], []
-    for breast in breasts:
-        views, left_out = _used(breast, headers, prefer)
-        used.append(replace(breast, views=views))
-        notes += left_out
-    if unknown:
-        counted = "1 image is" if unknown == 1 else f"{unknown} images are"
-        notes.append(f"{counted} left out: neither CC nor MLO, or the header does not say which view or side.")
-    return Exam(code, tuple(used), tuple(files), tuple(notes), tuple(problems))
 
 
 def _used(breast: Breast, headers: dict[Path, Header], prefer: Modality) -> tuple[tuple[View, ...], list[str]]:

@@ -26,7 +26,7 @@ from mm3d.errors import InputError
 from mm3d.files import replacing
 from mm3d.inputs import Histogram, InputName
 from mm3d.model.detector import Detector
-from mm3d.predict.archive import Exam, hide
+from mm3d.predict.archive import Exam, Unreadable, hide
 from mm3d.predict.detect import PredictSettings, predict_breast
 from mm3d.predict.operating_point import OperatingPoint
 from mm3d.predict.results import Found, reported_exam, shown_exam
@@ -73,15 +73,7 @@ class Method:
         }
 
 
-@dataclass(frozen=True)
-class Done:
-    """A predicted exam, as the command tells of it."""
-
-    found: Found
-    problems: tuple[str, ...]
-
-
-def predict_exam(exam: Exam, method: Method, folder: Path, started: float) -> Done:
+def predict_exam(exam: Exam, method: Method, folder: Path, started: float) -> Found:
     """Make all results of an exam in a new folder. `started`: seconds that the run took before its first exam."""
     times = {"start": started}
     clock = _Clock(times)
@@ -92,19 +84,18 @@ def predict_exam(exam: Exam, method: Method, folder: Path, started: float) -> Do
     ]
     clock.lap("model")
     algorithm = Algorithm(__version__, method.weights, method.intended_use)
-    found = Found(breasts, predicted, method.point.threshold, algorithm)
-    problems = (*exam.problems, *(hide(text, exam.files, method.identifiers) for text in failures))
+    found = Found(breasts, predicted, method.point.threshold, algorithm, (*exam.problems, *failures))
     told = _identifiers(exam) if method.identifiers else {}
     write_predictions(_with_identifiers(predicted, told), method, folder)
     title = " · ".join(filter(None, (told.get(name, "") for name in IDENTIFIERS[:3]))) or exam.code
-    write_report(shown_exam(found, copies, title, (*problems, *exam.notes)), folder / "report.html")
+    write_report(shown_exam(found, copies, title, exam.notes), folder / "report.html")
     reported = reported_exam(found, datetime.now())
     write_measurement_report(reported, folder / "sr" / "measurements.dcm")
     write_cad_report(reported, folder / "sr" / "cad.dcm")
     shutil.rmtree(folder / WORK)
     clock.lap("outputs")
-    _write_record(exam, method, found, problems, times, folder)
-    return Done(found, problems)
+    _write_record(exam, method, found, times, folder)
+    return found
 
 
 def write_predictions(breasts: Sequence[BreastPrediction], method: Method, folder: Path) -> None:
@@ -121,17 +112,24 @@ def write_predictions(breasts: Sequence[BreastPrediction], method: Method, folde
     write_dbtex(predictions, folder / "predictions.csv")
 
 
-def _read(exam: Exam, method: Method, work: Path) -> tuple[list[PreparedBreast], dict[str, Path], list[str]]:
+def _read(exam: Exam, method: Method, work: Path) -> tuple[list[PreparedBreast], dict[str, Path], list[Unreadable]]:
     """Prepared breasts, the files of their views' slices as they are shown, and what could not be read."""
     if not exam.breasts:
-        raise InputError("it has no CC or MLO view that can be read; export it again.")
+        other = "other " if exam.problems else ""
+        raise InputError(" ".join((f"it has no {other}CC or MLO view to look at; export it again.", *exam.notes)))
     cohort = Cohort(exam.code, exam.breasts)
     shown = work / "shown"
     shown.mkdir(parents=True)
     keys, failures = prepare(cohort, work, method.prepare, method.jobs, lambda: None, shown)
-    problems = [f"{failure.subject.removeprefix(exam.code).strip()}: {failure.reason}" for failure in failures]
+    views = {view.name: view for view in cohort.views()}
+    problems = []
+    for failure in failures:
+        view = views[failure.subject]
+        reason = f"{view.name.removeprefix(exam.code).strip()}: {failure.reason}"
+        reason = hide(reason, exam.files, method.identifiers)
+        problems.append(Unreadable(reason, view.laterality, view.position, view.files))
     if not keys:
-        raise InputError(" ".join(problems))
+        raise InputError(" ".join(problem.reason for problem in problems))
     write_cohort(work, cohort, keys, [])
     breasts = [PreparedBreast(breast, tuple(views)) for breast, views in read_breasts(work)]
     return breasts, {name: shown / f"{key}.npy" for name, key in keys.items()}, problems
@@ -154,9 +152,20 @@ def _with_identifiers(breasts: Sequence[BreastPrediction], told: dict[str, str])
     ]
 
 
-def _write_record(
-    exam: Exam, method: Method, found: Found, problems: Sequence[str], times: dict[str, float], folder: Path
-) -> None:
+def write_failure(exam: Exam, method: Method, reason: str, folder: Path) -> None:
+    """The record of an exam that has no other results."""
+    record = {
+        "version": VERSION,
+        "exam": exam.code,
+        "method": method.told(),
+        "failure": reason,
+        "notes": list(exam.notes),
+        "others": exam.others,
+    }
+    _write(record, folder)
+
+
+def _write_record(exam: Exam, method: Method, found: Found, times: dict[str, float], folder: Path) -> None:
     record = {
         "version": VERSION,
         "exam": exam.code,
@@ -182,8 +191,13 @@ def _write_record(
         "marked": len(found.marked()),
         "seconds": {name: round(seconds, 3) for name, seconds in times.items()},
         "notes": list(exam.notes),
-        "problems": list(problems),
+        "problems": [problem.reason for problem in found.problems],
+        "others": exam.others,
     }
+    _write(record, folder)
+
+
+def _write(record: dict[str, Any], folder: Path) -> None:
     with replacing(folder / RECORD) as partial:
         partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from mm3d import __version__
 from mm3d.batches import prepared_breasts
-from mm3d.console import progress
+from mm3d.console import progress, say
 from mm3d.inputs import Histogram, InputName, modality_of
 from mm3d.model import weights
 from mm3d.model.config import EngineName
@@ -33,6 +33,7 @@ def predict_prepared(
     breasts = prepared_breasts(folder, split, modality_of(chosen))
     model = load_model(path, chunk, engine)
     console = Console()
+    say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
     if chosen == "msp":
         slices = weights.find(header.provenance.get("suspicion", path))
         with progress(console, "projecting", len(breasts)) as advance:
@@ -46,9 +47,5 @@ def predict_prepared(
     predictions = Predictions(tuple(found), about)
     write_json(predictions, output / "predictions.json")
     write_dbtex(predictions, output / "predictions.csv")
-    console.print(
-        f"Wrote {output}: predictions.json, predictions.csv ({len(breasts)} breasts, input {chosen}).",
-        soft_wrap=True,
-        highlight=False,
-    )
+    say(console, f"Wrote {output}: predictions.json, predictions.csv ({len(breasts)} breasts, input {chosen}).")
     return 0

@@ -9,7 +9,8 @@ from typing import cast
 import numpy as np
 
 from mm3d.batches import PreparedBreast
-from mm3d.dicom.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView
+from mm3d.dicom.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView, UnreadView
+from mm3d.predict.archive import Unreadable
 from mm3d.predict.lesions import Placed, depth, pair
 from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
 from mm3d.prepare.geometry import Box, Geometry
@@ -27,6 +28,7 @@ class Found:
     predictions: Sequence[BreastPrediction]
     threshold: float  # the operating point
     algorithm: Algorithm
+    problems: tuple[Unreadable, ...] = ()
 
     @property
     def breast_scores(self) -> dict[Laterality, float]:
@@ -47,7 +49,7 @@ class Found:
         return sorted(found, key=lambda item: -item[1].score)
 
 
-def shown_exam(found: Found, copies: Mapping[str, Path], title: str, problems: Sequence[str]) -> ShownExam:
+def shown_exam(found: Found, copies: Mapping[str, Path], title: str, notes: Sequence[str]) -> ShownExam:
     """For the page. `copies` has, by the name of the view, the file of its slices as they are shown."""
     views = tuple(
         _shown_view(prepared, predicted, copies[prepared.view.name], groups)
@@ -61,7 +63,8 @@ def shown_exam(found: Found, copies: Mapping[str, Path], title: str, problems: S
         intended_use=found.algorithm.intended_use,
         score=found.score,
         breast_scores=found.breast_scores,
-        problems=tuple(problems),
+        problems=(*(problem.reason for problem in found.problems), *notes),
+        unread=tuple((p.laterality, p.position) for p in found.problems if p.laterality and p.position),
     )
 
 
@@ -77,7 +80,15 @@ def reported_exam(found: Found, observed: datetime) -> ReportedExam:
         )
         for prepared, predicted in found.views()
     ]
-    return ReportedExam(tuple(views), found.breast_scores, found.score, found.threshold, found.algorithm, observed)
+    return ReportedExam(
+        views=tuple(views),
+        breast_scores=found.breast_scores,
+        score=found.score,
+        operating_point=found.threshold,
+        algorithm=found.algorithm,
+        observed=observed,
+        unread=tuple(UnreadView(p.laterality, p.position, p.files) for p in found.problems),
+    )
 
 
 def _shown_view(

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from mm3d.config import from_dict
-from mm3d.console import progress
+from mm3d.console import progress, say
 from mm3d.errors import InputError, unexpected
 from mm3d.files import clear_half_made, half_made, replacing
 from mm3d.inputs import InputName, modality_of
@@ -27,13 +27,13 @@ from mm3d.model.config import EngineName
 from mm3d.predict import operating_point
 from mm3d.predict.archive import Archive, Exam, hide, read_archive
 from mm3d.predict.detect import PredictSettings, load_model
-from mm3d.predict.exam import RECORD, VERSION, Done, Method, predict_exam, write_predictions
+from mm3d.predict.exam import RECORD, VERSION, Method, predict_exam, write_failure, write_predictions
+from mm3d.predict.output import clear_results, is_finished, open_folder, place, read_record
 from mm3d.predict.prepared import predict_prepared
+from mm3d.predict.results import Found
 from mm3d.predictions import read_json
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.workers import worker_count
-
-RESULTS = ("predictions.json", "predictions.csv", "report.html", "sr/measurements.dcm", "sr/cad.dcm", RECORD)
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
         raise InputError(f"{output} is a file; give a folder with -o.")
     prepared = [path for path in given if (path / "cohort.json").is_file()]
     if not prepared:
+        for path in given:  # not asked of the demo, which keeps its exam beside the results
+            if output.resolve() in (path.resolve(), *path.resolve().parents):
+                raise InputError(f"{path} is in {output}, and results are kept apart; give another folder with -o.")
         return predict_exams(given, output, options, began)
     if len(given) > 1:
         raise InputError(f"{prepared[0]} is a prepared folder; give it alone, or only DICOM files and folders.")
@@ -94,13 +97,16 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
         method = make_method(options)
         archive = read_archive(given, modality_of(method.input), options.identifiers)
     if not archive.exams:
-        why = f" ({archive.problems[0]})" if archive.problems else ""
+        why = f" ({archive.problems[0].reason})" if archive.problems else ""
         raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
     output.mkdir(parents=True, exist_ok=True)
     clear_half_made(output)
-    alone = _open_folder(output, archive.exams, method)
+    alone = open_folder(output, archive.exams, method)
+    exams = [_with_remark(exam, method) for exam in archive.exams]
     if alone:  # a file that says nothing of itself may well be of this exam
-        archive = Archive((_with_problems(archive.exams[0], archive.problems),), (), archive.others)
+        problems = (*exams[0].problems, *archive.problems)
+        exams = [replace(exams[0], problems=problems, others=archive.others)]
+    archive = Archive(tuple(exams), () if alone else archive.problems, archive.others)
     started = time.perf_counter() - began
     return Run(output, alone, archive, method, console).run(started)
 
@@ -136,40 +142,9 @@ def _preparation(path: Path, header: weights.WeightsHeader, given: dict[str, Any
     return from_dict(PrepareSettings, own | given, f"{path}: prepare")
 
 
-def _with_problems(exam: Exam, problems: Sequence[str]) -> Exam:
-    return replace(exam, problems=(*exam.problems, *problems))
-
-
-def _open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
-    """Whether `output` is the folder of a single exam. One that holds results of something else is refused."""
-    record = _record(output)
-    if record is None:
-        return len(exams) == 1
-    if "exam" in record and (len(exams) > 1 or record["exam"] != exams[0].code):
-        raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
-    there, now = record.get("method", {}), method.told()
-    for name, value in now.items():
-        if there.get(name) != value:
-            raise InputError(
-                f"{output} holds results with another {name.replace('_', ' ')} ({there.get(name)}, not {value}); give "
-                "another folder with -o."
-            )
-    return "exam" in record
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
-    """A folder's run.json; None if there is none that this mm3d can read."""
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and record.get("version") == VERSION else None
-
-
-def clear_results(folder: Path) -> None:
-    """Remove an exam's results, and nothing else."""
-    for name in reversed(RESULTS):  # the record first: without it, nothing counts as finished
-        (folder / name).unlink(missing_ok=True)
+def _with_remark(exam: Exam, method: Method) -> Exam:
+    remark = method.point.remark(exam.modalities)
+    return exam if remark is None else replace(exam, notes=(*exam.notes, remark))
 
 
 class Run:
@@ -184,10 +159,14 @@ class Run:
 
     def run(self, started: float) -> int:
         """Predict all, exam by exam, and write what is of all. Returns the exit code."""
+        say(self.console, f"Weights {self.method.weights}: {self.method.intended_use}")
+        remarks = {self.method.point.remark(exam.modalities) for exam in self.archive.exams} - {None}
+        for remark in remarks:  # at most one: a point was chosen on one kind of image
+            say(self.console, f"note: {remark}")
         if not self.alone:
             self._write_summary()
         for problem in self.archive.problems:
-            self._say(f"problem: {problem}")
+            say(self.console, f"problem: {problem.reason}")
         with progress(self.console, "predicting", len(self.archive.exams)) as advance:
             for exam in self.archive.exams:
                 self._one(exam, started)
@@ -201,48 +180,62 @@ class Run:
         folder = self.output if self.alone else self.output / exam.code
         partial = half_made(self.output / exam.code)
         try:
-            if _is_finished(folder, exam):
+            if is_finished(folder, exam):
                 self.skipped += 1
                 return
             clear_results(folder)
-            done = predict_exam(exam, self.method, partial, started)
-            _place(partial, folder)
+            found = predict_exam(exam, self.method, partial, started)
+            place(partial, folder)
         except Exception as error:  # whatever an exam does, the others are predicted
-            self.failures[exam.code] = hide(_reason(error), exam.files, self.method.identifiers)
-            self._say(f"problem: exam {exam.code}: {self.failures[exam.code]}")
+            self._fail(exam, hide(_reason(error), exam.files, self.method.identifiers))
         else:
-            self._tell(exam, done)
+            self._tell(exam, found)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _tell(self, exam: Exam, done: Done) -> None:
-        marked = done.found.marked()
+    def _fail(self, exam: Exam, reason: str) -> None:
+        reasons = [*(problem.reason for problem in exam.problems), reason]
+        for text in reasons:
+            say(self.console, f"problem: exam {exam.code}: {text}")
+        self.failures[exam.code] = " ".join(reasons)
+        if self.alone:  # of several exams, the run's own record tells it
+            write_failure(exam, self.method, self.failures[exam.code], self.output)
+
+    def _tell(self, exam: Exam, found: Found) -> None:
+        marked = found.marked()
         counted = "1 finding" if len(marked) == 1 else f"{len(marked)} findings"
         best = ""
         if marked:
             view, finding = marked[0]
-            place = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
-            best = f", the highest {finding.score:.2f} in {view.view.upper()}{place}"
-        self._say(f"exam {exam.code}: score {done.found.score:.2f}, {counted} marked{best}.")
-        for problem in done.problems:
-            self._say(f"problem: exam {exam.code}: {problem}")
-        self.problems += len(done.problems)
+            where = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
+            best = f", the highest {finding.score:.2f} in {view.view.upper()}{where}"
+        say(self.console, f"exam {exam.code}: score {found.score:.2f}, {counted} marked{best}.")
+        for problem in found.problems:
+            say(self.console, f"problem: exam {exam.code}: {problem.reason}")
+        self.problems += len(found.problems)
 
     def _close(self) -> None:
-        count = len(self.archive.exams)
-        point = self.method.point
-        before = f", {self.skipped} of them finished before" if self.skipped else ""
-        failed = f", {len(self.failures)} could not be predicted" if self.failures else ""
+        count, failed = len(self.archive.exams), len(self.failures)
+        done, point = count - self.skipped - failed, self.method.point
         others = f" Files that are no mammography: {self.archive.others}." if self.archive.others else ""
-        self._say(
-            f"Wrote {self.output}: {count} {'exam' if count == 1 else 'exams'}{before}{failed}. Marked is what scores "
-            f"at least {point.threshold:g} ({point.source}).{others}"
-        )
+        before = f", {self.skipped} finished before" if self.skipped else ""
+        if self.skipped == count:
+            which = "its exam" if count == 1 else f"all {count} exams"
+            say(self.console, f"Nothing to do: {self.output} has the results of {which} already.{others}")
+        elif not done:
+            say(self.console, f"Nothing predicted: {failed} failed{before}; {self.output / RECORD} says why.{others}")
+        else:
+            missing = f", {failed} could not be predicted" if failed else ""
+            say(
+                self.console,
+                f"Wrote {self.output}: {_exams(done)}{before}{missing}. Marked is what scores at least "
+                f"{point.threshold:g} ({point.source}).{others}",
+            )
 
     def _write_summary(self) -> None:
         """What is of all exams in the folder, those of earlier runs among them."""
         folders = sorted(path.parent for path in self.output.glob(f"[!.]*/{RECORD}"))
-        records = [record for folder in folders if (record := _record(folder)) is not None]
+        records = [record for folder in folders if (record := read_record(folder)) is not None]
         breasts = [breast for folder in folders for breast in read_json(folder / "predictions.json").breasts]
         write_predictions(breasts, self.method, self.output)
         content = {
@@ -253,32 +246,15 @@ class Run:
                 for record in records
             ],
             "failures": self.failures,
-            "problems": list(self.archive.problems),
+            "problems": [problem.reason for problem in self.archive.problems],
+            "others": self.archive.others,
         }
         with replacing(self.output / RECORD) as partial:
             partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
-    def _say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
-
-def _is_finished(folder: Path, exam: Exam) -> bool:
-    """Whether the results of an exam are there, whole and of these files; with a problem they are not."""
-    record = _record(folder)
-    if record is None or exam.problems or record.get("problems"):
-        return False
-    same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
-    return same and all((folder / name).is_file() for name in RESULTS)
-
-
-def _place(partial: Path, folder: Path) -> None:
-    """Give finished results their place: a folder appears as a whole, in one that is there the record comes last."""
-    if not folder.exists():
-        partial.rename(folder)
-        return
-    for name in RESULTS:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (partial / name).replace(folder / name)
+def _exams(count: int) -> str:
+    return "1 exam" if count == 1 else f"{count} exams"
 
 
 def _reason(error: Exception) -> str:

@@ -91,6 +91,8 @@ class ShownExam:
     breast_scores: Mapping[Laterality, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     """What went wrong with the exam and what was left out of it, in sentences."""
+    unread: tuple[tuple[Laterality, Position], ...] = ()
+    """Views that the exam has and that could not be read; where nothing else is there, their place says so."""
 
     def __post_init__(self) -> None:
         if not self.views:

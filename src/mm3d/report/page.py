@@ -86,6 +86,7 @@ def _content(exam: ShownExam, encoded: Sequence[Encoded]) -> dict[str, Any]:
         "weights": exam.weights_name,
         "intendedUse": exam.intended_use,
         "problems": list(exam.problems),
+        "unread": [laterality + position for laterality, position in exam.unread],
         "views": [_view(view, frames, numbers) for view, frames, numbers in views],
     }
 

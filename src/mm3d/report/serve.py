@@ -6,6 +6,7 @@ web page that tries ports finds nothing. The host's name is checked, so that no 
 
 import html
 import io
+import json
 import mimetypes
 import secrets
 import shutil
@@ -21,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 from mm3d.errors import InputError
 
 REPORT = "report.html"
+RECORD = "run.json"  # as `mm3d predict` leaves it beside a report
 LOOPBACK = "127.0.0.1"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -81,7 +83,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = self._asked()
         if asked == "" and len(self.server.shown) > 1:
-            content = _list(self.server.shown).encode()
+            content = _list(self.server.folder, self.server.shown).encode()
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", len(content), io.BytesIO(content))
         elif asked is not None and (path := _inside(self.server.folder, asked)):
             with path.open("rb") as file:
@@ -123,9 +125,23 @@ def _type(path: Path) -> str:
     return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
 
 
-def _list(shown: list[Path]) -> str:
-    items = (f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a></li>' for path in shown)
+def _list(folder: Path, shown: list[Path]) -> str:
+    items = (
+        f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a>'
+        f"{_scored((folder / path).with_name(RECORD))}</li>"
+        for path in shown
+    )
     return LIST.format(items="".join(items))
+
+
+def _scored(record: Path) -> str:
+    """What a record says of its exam, nothing where there is none: reports are also written from Python."""
+    try:
+        told = json.loads(record.read_text(encoding="utf-8"))
+        score, marked = float(told["score"]), int(told["marked"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f": score {score:.2f}, {'1 mark' if marked == 1 else f'{marked} marks'}"
 
 
 def view(folder: Path, port: int, browser: bool) -> int:

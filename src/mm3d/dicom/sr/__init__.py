@@ -2,13 +2,14 @@
 
 from mm3d.dicom.sr.cad_report import write_cad_report
 from mm3d.dicom.sr.measurement_report import write_measurement_report
-from mm3d.dicom.sr.reported import Algorithm, ReportedExam, ReportedFinding, ReportedView
+from mm3d.dicom.sr.reported import Algorithm, ReportedExam, ReportedFinding, ReportedView, UnreadView
 
 __all__ = [
     "Algorithm",
     "ReportedExam",
     "ReportedFinding",
     "ReportedView",
+    "UnreadView",
     "write_cad_report",
     "write_measurement_report",
 ]

@@ -2,7 +2,7 @@
 
 highdicom has no such document, so the tree is made here, row by row of the templates (PS3.16): an image library (TID
 4020), the overall impression (TID 4001, 4002) with an individual one (TID 4003) per finding and its single image
-finding (TID 4006, 4021), and which detections were done (TID 4015, 4017) and which analyses (none).
+finding (TID 4006, 4021), and which detections were done and which failed (TID 4015, 4017) and which analyses (none).
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,10 @@ from pydicom.sr.coding import Code
 from pydicom.uid import MammographyCADSRStorage
 
 from mm3d.dicom.build import code, item, number
-from mm3d.dicom.header import Header, functional_group
+from mm3d.dicom.header import functional_group
 from mm3d.dicom.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save
-from mm3d.dicom.sr.reported import Mark, ReportedExam, ReportedView, marks_of, parameters, summary
+from mm3d.dicom.sr.reported import Mark, ReportedExam, marks_of, parameters, summary
+from mm3d.records import Laterality, Position
 
 KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
 LANGUAGE = Code("en", "RFC5646", "English")
@@ -38,7 +39,8 @@ def write_cad_report(exam: ReportedExam, path: Path) -> None:
     """Write the Mammography CAD SR of an exam."""
     sources, marks = read_sources(exam), marks_of(exam)
     library = _library(exam, sources, marks)
-    ds = document(exam, sources, KIND)
+    unread = (file for _, _, file in sources.unread)
+    ds = document(exam, sources, KIND, [*sources.instances(), *unread])
     root = _node(
         "CONTAINER",
         codes.DCM.MammographyCADReport,
@@ -48,13 +50,13 @@ def write_cad_report(exam: ReportedExam, path: Path) -> None:
             _code(
                 "CONTAINS",
                 codes.DCM.CADProcessingAndFindingsSummary,
-                outcome(marks),
+                outcome(exam, marks),
                 [
                     *_impression(exam, marks),
                     *(_individual(exam, mark, place) for mark, place in zip(marks, library.marks, strict=True)),
                 ],
             ),
-            _code("CONTAINS", codes.DCM.SummaryOfDetections, codes.cid6042.Succeeded, [_detections(exam, library)]),
+            _detections(exam, library),
             _code("CONTAINS", codes.DCM.SummaryOfAnalyses, codes.cid6042.NotAttempted),
         ],
         ContinuityOfContent="SEPARATE",
@@ -69,31 +71,40 @@ class _Library:
     """The images. The rest of the tree refers to them by their place here, counted from 1."""
 
     entries: list[Dataset]
-    files: list[int]  # the places of the files as a whole
+    files: list[int]  # the places of the files that were looked at, as a whole
+    unread: list[int]  # of those that could not be read
     marks: list[int]  # the place of the image of each mark
 
 
 def _library(exam: ReportedExam, sources: Sources, marks: list[Mark]) -> _Library:
-    """First every file, then every frame that has a mark, because a frame can only be named here."""
+    """First every file, then every frame that has a mark, because a frame can only be named here, then what could not
+    be read."""
     entries: list[Dataset] = []
     places: dict[tuple[str, int | None], int] = {}
     for view, files in zip(exam.views, sources.views, strict=True):
         for header, file in zip(view.headers, files, strict=True):
-            entries.append(_library_entry(view, header, file, None))
+            entries.append(_library_entry(file, view.laterality, view.position, header.pixel_spacing))
             places[file.uid, None] = len(entries)
     whole = list(places.values())
     for mark in marks:
         view, file = exam.views[mark.view], sources.image(mark)
         if (file.uid, mark.frame) not in places:
-            entries.append(_library_entry(view, view.headers[mark.file], file, mark.frame))
+            spacing = view.headers[mark.file].pixel_spacing
+            entries.append(_library_entry(file, view.laterality, view.position, spacing, mark.frame))
             places[file.uid, mark.frame] = len(entries)
-    return _Library(entries, whole, [places[sources.image(mark).uid, mark.frame] for mark in marks])
+    unread = []
+    for laterality, position, file in sources.unread:
+        entries.append(_library_entry(file, laterality, position, None))
+        unread.append(len(entries))
+    return _Library(entries, whole, unread, [places[sources.image(mark).uid, mark.frame] for mark in marks])
 
 
-def _library_entry(view: ReportedView, header: Header, file: Instance, frame: int | None) -> Dataset:
+def _library_entry(
+    file: Instance, laterality: Laterality, position: Position, spacing: float | None, frame: int | None = None
+) -> Dataset:
     known = [
-        _code("HAS ACQ CONTEXT", codes.DCM.ImageLaterality, SIDES[view.laterality]),
-        _code("HAS ACQ CONTEXT", codes.DCM.ImageView, VIEWS[view.position]),
+        _code("HAS ACQ CONTEXT", codes.DCM.ImageLaterality, SIDES[laterality]),
+        _code("HAS ACQ CONTEXT", codes.DCM.ImageView, VIEWS[position]),
     ]
     orientation = _orientation(file.dataset)
     if orientation is not None:
@@ -106,9 +117,9 @@ def _library_entry(view: ReportedView, header: Header, file: Instance, frame: in
         value = file.dataset.get(what + kind)
         if value:
             known.append(_node(kind.upper(), name, "HAS ACQ CONTEXT", [], **{kind: str(value)}))
-    if header.pixel_spacing is not None:
+    if spacing is not None:
         for name in (codes.DCM.HorizontalPixelSpacing, codes.DCM.VerticalPixelSpacing):
-            known.append(_number("HAS ACQ CONTEXT", name, header.pixel_spacing, codes.UCUM.Millimeter))
+            known.append(_number("HAS ACQ CONTEXT", name, spacing, codes.UCUM.Millimeter))
     reference = item(ReferencedSOPClassUID=file.sop_class, ReferencedSOPInstanceUID=file.uid)
     if frame is not None:
         reference.ReferencedFrameNumber = frame
@@ -169,12 +180,19 @@ def _individual(exam: ReportedExam, mark: Mark, image: int) -> Dataset:
 
 
 def _detections(exam: ReportedExam, library: _Library) -> Dataset:
-    """TID 4015 and 4017: what was looked for, and in which images."""
-    images = [_reference("HAS PROPERTIES", number) for number in library.files]
+    """TID 4015: whether the detector could look at all images."""
+    parts = [_performed(codes.DCM.SuccessfulDetections, exam, library.files)]
+    if exam.unread:
+        parts.append(_performed(codes.DCM.FailedDetections, exam, library.unread))
+    done = codes.cid6042.PartiallySucceeded if exam.unread else codes.cid6042.Succeeded
+    return _code("CONTAINS", codes.DCM.SummaryOfDetections, done, parts)
+
+
+def _performed(name: Code, exam: ReportedExam, places: list[int]) -> Dataset:
+    """TID 4017: what was looked for, and in which images of the library."""
+    images = [_reference("HAS PROPERTIES", place) for place in places]
     performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(exam), *images])
-    return _node(
-        "CONTAINER", codes.DCM.SuccessfulDetections, "INFERRED FROM", [performed], ContinuityOfContent="SEPARATE"
-    )
+    return _node("CONTAINER", name, "INFERRED FROM", [performed], ContinuityOfContent="SEPARATE")
 
 
 def _algorithm(exam: ReportedExam) -> list[Dataset]:

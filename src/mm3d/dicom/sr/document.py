@@ -4,7 +4,7 @@ Patient and study are those of the images, copied. Series and instance are new; 
 of all that the report says, so that the same report written twice is one object to an archive.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from mm3d.dicom.header import read_dataset
 from mm3d.dicom.sr.reported import Mark, ReportedExam
 from mm3d.errors import InputError
 from mm3d.files import replacing
+from mm3d.records import Laterality, Position
 
 # Of the patient, patient study and general study modules. The standard wants the first ones even where they are empty.
 REQUIRED = (
@@ -72,6 +73,7 @@ class Sources:
 
     study: str
     views: tuple[tuple[Instance, ...], ...]  # of each view of the exam, file by file
+    unread: tuple[tuple[Laterality, Position, Instance], ...]  # not looked at, and a report can refer to it
 
     @property
     def first(self) -> Dataset:
@@ -93,7 +95,21 @@ def read_sources(exam: ReportedExam) -> Sources:
             if (header.patient, header.study) != (first.patient, first.study):
                 raise InputError(f"{header.path} is not of the study of {first.path}; report one study at a time.")
     views = tuple(tuple(_instance(header.path) for header in view.headers) for view in exam.views)
-    return Sources(first.study, views)
+    return Sources(first.study, views, tuple(_unread(exam, first.study)))
+
+
+def _unread(exam: ReportedExam, study: str) -> Iterator[tuple[Laterality, Position, Instance]]:
+    """The files whose pixels could not be read, and whose headers say what a reference must."""
+    for view in exam.unread:
+        if view.laterality is None or view.position is None:
+            continue
+        for path in view.files:
+            try:
+                instance = _instance(path)
+            except InputError:  # it cannot be referred to; the sentence tells of it
+                continue
+            if instance.dataset.StudyInstanceUID == study:
+                yield view.laterality, view.position, instance
 
 
 def _instance(path: Path) -> Instance:
@@ -104,8 +120,8 @@ def _instance(path: Path) -> Instance:
     return Instance(str(dataset.SOPClassUID), str(dataset.SOPInstanceUID), str(dataset.SeriesInstanceUID), dataset)
 
 
-def document(exam: ReportedExam, sources: Sources, kind: Kind) -> Dataset:
-    """A report without its content."""
+def document(exam: ReportedExam, sources: Sources, kind: Kind, evidence: Iterable[Instance]) -> Dataset:
+    """A report without its content. `evidence`: all files that the content refers to."""
     ds = Dataset()
     ds.SpecificCharacterSet = "ISO_IR 192"  # whatever the images use, it fits in here
     _copy_patient_and_study(sources.first, ds)
@@ -123,18 +139,21 @@ def document(exam: ReportedExam, sources: Sources, kind: Kind) -> Dataset:
     ds.Manufacturer = ds.ManufacturerModelName = exam.algorithm.name
     ds.SoftwareVersions = exam.algorithm.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
-    ds.CurrentRequestedProcedureEvidenceSequence = [_evidence(sources)]
+    ds.CurrentRequestedProcedureEvidenceSequence = [_evidence(sources.study, evidence)]
     return ds
 
 
 def tracking_uid(exam: ReportedExam, sources: Sources, mark: Mark) -> UID:
     """The same in both reports, and in every report of these findings."""
-    return uid(sources.image(mark).uid, str(mark.frame), repr(mark.box), exam.algorithm.version, exam.algorithm.weights)
+    made_by = (exam.algorithm.version, exam.algorithm.weights)
+    return uid(sources.image(mark).uid, str(mark.frame), repr(mark.box), mark.name, *made_by)
 
 
-def outcome(marks: list[Mark]) -> Code:
-    """Whether anything is marked, in a code of CID 6047; an exam that failed gets no report."""
+def outcome(exam: ReportedExam, marks: list[Mark]) -> Code:
+    """Whether all was looked at and anything is marked, in a code of CID 6047; an exam that failed gets no report."""
     known = codes.cid6047
+    if exam.unread:
+        return known.NotAllAlgorithmsSucceededWithFindings if marks else known.NotAllAlgorithmsSucceededWithoutFindings
     return known.AllAlgorithmsSucceededWithFindings if marks else known.AllAlgorithmsSucceededWithoutFindings
 
 
@@ -169,6 +188,7 @@ def _identity(exam: ReportedExam, sources: Sources, kind: Kind) -> list[str]:
         exam.observed.isoformat(),
         exam.score,
         sorted(exam.breast_scores.items()),
+        [view.name for view in exam.unread],
     ]
     seen = [
         ([file.uid for file in files], view.laterality, view.position, view.turned, view.findings)
@@ -177,13 +197,13 @@ def _identity(exam: ReportedExam, sources: Sources, kind: Kind) -> list[str]:
     return [kind.sop_class, sources.study, repr(said), repr(seen)]
 
 
-def _evidence(sources: Sources) -> Dataset:
+def _evidence(study: str, instances: Iterable[Instance]) -> Dataset:
     series: dict[str, list[Dataset]] = {}
-    for instance in sources.instances():
+    for instance in instances:
         reference = item(ReferencedSOPClassUID=instance.sop_class, ReferencedSOPInstanceUID=instance.uid)
         series.setdefault(instance.series, []).append(reference)
     return item(
-        StudyInstanceUID=sources.study,
+        StudyInstanceUID=study,
         ReferencedSeriesSequence=[
             item(SeriesInstanceUID=name, ReferencedSOPSequence=references) for name, references in series.items()
         ],

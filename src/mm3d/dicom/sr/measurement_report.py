@@ -57,7 +57,7 @@ def write_measurement_report(exam: ReportedExam, path: Path) -> None:
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
     )
-    ds = document(exam, sources, KIND)
+    ds = document(exam, sources, KIND, sources.instances())
     ds.update(content[0])
     save(ds, path)
 
@@ -109,7 +109,7 @@ def _exam_group(
         list(sources.instances()),
         sources,
         algorithm,
-        [QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(marks))],
+        [QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(exam, marks))],
     )
     group[0].ContentSequence.append(
         TextContentItem(codes.DCM.Comment, summary(exam, marks), relationship_type=RelationshipTypeValues.CONTAINS)

@@ -4,9 +4,11 @@ Two frames: boxes and slices come in mm3d's (*stored*, see `records`) and leave 
 counted from 1 as they lie in the file. Both have 0, 0 at the corner of the first pixel, as DICOM's SCOORD has.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from mm3d.dicom.header import Header, slices_of
 from mm3d.errors import InputError
@@ -57,8 +59,27 @@ class ReportedView:
 
     @property
     def name(self) -> str:
+        return self.numbered(0)
+
+    def numbered(self, repeat: int) -> str:
+        """Its name where it is there again, as in our predictions: LCC DBT, LCC1 DBT, LCC2 DBT."""
         modality = "FFDM" if self.headers and self.headers[0].kind == "mammogram" else "DBT"
-        return f"{self.laterality}{self.position} {modality}"
+        return f"{self.laterality}{self.position}{repeat or ''} {modality}"
+
+
+@dataclass(frozen=True)
+class UnreadView:
+    """What belongs to the exam, could not be read, and so was not looked at."""
+
+    laterality: Laterality | None = None  # None, as the position: the file does not even say that
+    position: Position | None = None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def name(self) -> str:
+        if self.laterality is None or self.position is None:
+            return "an unknown view"
+        return f"{self.laterality} {self.position}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,7 @@ class ReportedExam:
     operating_point: float  # findings below it are not marked
     algorithm: Algorithm
     observed: datetime  # when the prediction was made
+    unread: tuple[UnreadView, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.views:
@@ -86,7 +108,7 @@ class ReportedExam:
 class Mark:
     """A finding that reaches the operating point, where the files have it."""
 
-    name: str  # such as LCC DBT 1
+    name: str  # such as LCC DBT 1, of a repeated view LCC1 DBT 1; no two marks have the same
     laterality: Laterality
     view: int  # index into the exam's views
     file: int  # index into the view's headers
@@ -98,13 +120,16 @@ class Mark:
 def marks_of(exam: ReportedExam) -> list[Mark]:
     """The findings to mark, view by view, the highest score of a view first."""
     marks = []
+    seen = Counter[str]()
     for index, view in enumerate(exam.views):
+        name = view.numbered(seen[view.name])
+        seen[view.name] += 1
         found = [finding for finding in view.findings if finding.score >= exam.operating_point]
         found.sort(key=lambda finding: -finding.score)
         for number, finding in enumerate(found, 1):
             file, frame = _place(view, finding)
             box = _file_box(view, finding.box)
-            marks.append(Mark(f"{view.name} {number}", view.laterality, index, file, frame, box, finding.score))
+            marks.append(Mark(f"{name} {number}", view.laterality, index, file, frame, box, finding.score))
     return marks
 
 
@@ -116,7 +141,15 @@ def summary(exam: ReportedExam, marks: list[Mark]) -> str:
         found = f"No finding reaches the operating point of {exam.operating_point:g}; nothing is marked."
     scores = [f"exam {exam.score:.3f}"]
     scores += [f"{SIDES[side]} breast {score:.3f}" for side, score in sorted(exam.breast_scores.items())]
-    return f"{found} Scores from 0 to 1: {', '.join(scores)}."
+    return f"{found}{_unread(exam)} Scores from 0 to 1: {', '.join(scores)}."
+
+
+def _unread(exam: ReportedExam) -> str:
+    files = Counter[str]()
+    for view in exam.unread:
+        files[view.name] += max(1, len(view.files))
+    counted = [f"{count} file{'s' if count > 1 else ''} of {name}" for name, count in files.items()]
+    return f" Not looked at, because it could not be read: {', '.join(counted)}." if counted else ""
 
 
 def parameters(exam: ReportedExam) -> list[str]:

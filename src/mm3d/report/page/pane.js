@@ -66,9 +66,8 @@ class Pane {
     this.view = null;
     if (!views.length) {
       this.section.classList.add("empty");
-      this.section.append(
-        element("p", {}, element("b", {}, `${laterality} ${position}`), element("span", {}, "not in this exam")),
-      );
+      const why = exam.unread.includes(laterality + position) ? "could not be read" : "not in this exam";
+      this.section.append(element("p", {}, element("b", {}, `${laterality} ${position}`), element("span", {}, why)));
       return;
     }
     this.build();
