@@ -35,7 +35,7 @@ CONTRAST = 2.0  # of the trial that the shipped weights were trained on
 def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini") -> int:
     """Write the exam and its results into `output`, and tell what was found and what there was. Returns the exit code.
 
-    The last lines have it all: of each cancer whether it was found, what else is marked, and which file to open.
+    The last line has it all: how many cancers were found, what else is marked, and which file to open.
     """
     weights.find(weights_path)  # first of all: without weights there is nothing to show
     _check(output)
@@ -46,9 +46,10 @@ def demo(output: Path, seed: int, weights_path: Path | None, scale: str = "mini"
     code = predict_exams([output / "exam"], output, Options(PredictSettings(), weights_path), time.perf_counter())
     if code == 0:
         threshold = json.loads((output / RECORD).read_text())["method"]["operating_point"]["threshold"]
-        for line in compare(breasts, read_json(output / "predictions.json"), threshold):
+        *lines, last = compare(breasts, read_json(output / "predictions.json"), threshold)
+        for line in lines:
             say(console, line)
-        say(console, f"Open {output / 'report.html'} in a browser.")
+        say(console, f"{last} Open {output / 'report.html'} in a browser.")
     return code
 
 
@@ -83,17 +84,19 @@ def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
 
 
 def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: float) -> Iterator[str]:
-    """A line for each cancer in each view, and one for the marks that are on none."""
+    """A line for each cancer in each view, and one that counts them, and the marks that are on none."""
     said = {view.view: view.findings for _, view in predictions.views()}
-    others = 0
+    there = found = others = 0
     for view in (view for breast in breasts for view in breast.views):
         proposals = said[_name(view)]
         cancers = [finding for finding in view.findings if finding.malignant]
+        marks = [proposal for proposal in proposals if proposal.score >= threshold]
         for cancer in cancers:
             yield f"Cancer in {_name(view).upper()}{_slice(cancer.slice)}: {_found(cancer, proposals, threshold)}"
-        marks = [proposal for proposal in proposals if proposal.score >= threshold]
+        there += len(cancers)
+        found += sum(any(_hits(mark, cancer) for mark in marks) for cancer in cancers)
         others += sum(not any(_hits(mark, cancer) for cancer in cancers) for mark in marks)
-    yield "1 other mark." if others == 1 else f"{others} other marks."
+    yield f"Found in {found} of the {there} views that show a cancer; {others} other mark{'s' * (others != 1)}."
 
 
 def _found(cancer: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
