@@ -66,8 +66,9 @@ def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 def test_recomputed_gradients_are_the_plain_ones(
     changes: dict[str, object], size: tuple[int, int], slices: int
 ) -> None:
-    """In float64 of every image; in float32 of one of three. A rounding may fall on the other side of a ReLU's or a
-    maximum's kink: of such an image, plain gradients differ from plain ones by 6e-5 as well, once it is moved by 1e-7."""
+    """In float64 of every image; in float32 of one of three, for a rounding may fall on the other side of a ReLU's or a
+    maximum's kink. Of such an image, plain gradients differ from plain ones by 6e-5 as well, once it is moved by 1e-7.
+    """
     breasts, wanted = mixed_breasts(size, slices), truth(slices)
     _, plain = gradients(tiny(**changes), breasts, wanted, torch.float64)
     _, recomputed = gradients(tiny(recompute=True, **changes), breasts, wanted, torch.float64)
