@@ -46,7 +46,8 @@ def gradients(
     config: ModelConfig, breasts: Breasts, wanted: Targets, dtype: torch.dtype = torch.float32
 ) -> tuple[Detections, dict[str, Tensor]]:
     model = build(config).train().to(dtype)
-    detections = model(dataclasses.replace(breasts, images=breasts.images.to(dtype)))
+    model.backbone.body.register_forward_pre_hook(lambda _, given: (given[0].to(dtype),))  # images are float32
+    detections = model(breasts)
     detection_losses(detections, wanted, breasts.sizes).total.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     return detections, {name: parameter.grad for name, parameter in model.named_parameters()}  # type: ignore[misc]

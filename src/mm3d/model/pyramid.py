@@ -95,6 +95,7 @@ def _without_graph(backbone: Backbone, groups: list[list[Tensor]], pooled_first:
                     end = start + level[i, 0].numel()
                     table[start:end, s] = level[i].flatten(1).T
                     start = end
+            del level, levels  # or they would stay while the next slices need the room
         first += len(views) * count
     return table, dtype
 

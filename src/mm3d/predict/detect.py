@@ -1,6 +1,6 @@
 """The model on one breast, and what it says in the frame of the stored images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,7 @@ from mm3d.inputs import Histogram, InputName, deepened, has_depth, reach
 from mm3d.metrics.hits import FloatArray, IntArray
 from mm3d.model import weights
 from mm3d.model.config import EngineName
-from mm3d.model.detector import Detector
+from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit
 from mm3d.predict.nms import suppress, unite
 from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
@@ -120,13 +120,14 @@ def input_of(view: PreparedView, name: InputName) -> InputName:
 
 def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram | None) -> list[Found | None]:
     """What the model finds in CC and MLO; slices go in by the same number, each pair of them as a breast."""
-    cc, mlo = (None if view is None else read_image(view, input_of(view, name), histogram) for view in pair)
-    depth = max(len(image) for image in (cc, mlo) if image is not None)
-    images: ImagePair = (
-        None if cc is None else deepened(cc, depth),
-        None if mlo is None else deepened(mlo, depth),
-    )
-    outputs = [_run(model, few) for few in (_slice_groups(images, depth) if name == "slices" else [[images]])]
+    images = _images(pair, name, histogram)
+    depth = max(len(image) for image in images if image is not None)
+    if name == "slices":
+        outputs = [_run(model, stack(few)) for few in _slice_groups(images, depth)]
+    else:
+        breasts = stack([images])
+        del images  # 310 MB of a full-size breast, of which the model takes a copy
+        outputs = [_run(model, breasts)]
     logits, boxes, image_logits = (torch.cat(parts) for parts in zip(*(output[:3] for output in outputs), strict=True))
     found: list[Found | None] = []
     for v, view in enumerate(pair):
@@ -146,6 +147,13 @@ def _pair(model: Detector, pair: ViewPair, name: InputName, histogram: Histogram
     return found
 
 
+def _images(pair: ViewPair, name: InputName, histogram: Histogram | None) -> ImagePair:
+    """What the model is given of CC and MLO, with as many slices of the one as of the other."""
+    cc, mlo = (None if view is None else read_image(view, input_of(view, name), histogram) for view in pair)
+    depth = max(len(image) for image in (cc, mlo) if image is not None)
+    return None if cc is None else deepened(cc, depth), None if mlo is None else deepened(mlo, depth)
+
+
 def _slice_groups(images: ImagePair, depth: int) -> Iterator[list[ImagePair]]:
     for start in range(0, depth, SLICES_AT_ONCE):
         yield [
@@ -157,9 +165,9 @@ def _slice_groups(images: ImagePair, depth: int) -> Iterator[list[ImagePair]]:
         ]
 
 
-def _run(model: Detector, pairs: Sequence[ImagePair]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+def _run(model: Detector, breasts: Breasts) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The last head's logits (B, V, N), boxes, image logits (B, V), slices (B, V, N) and slice weights (B, V, S, N)."""
-    detections = model(stack(pairs).to(model.proposal_boxes.device))
+    detections = model(breasts.to(model.proposal_boxes.device))
     weights = detections.slice_weights
     return (
         detections.logits[-1].float().cpu(),
