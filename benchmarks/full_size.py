@@ -63,7 +63,7 @@ def rows(full: tuple[int, int] = FULL, half: tuple[int, int] = HALF, quarter: tu
         ),
         Row(
             f"Peak memory of inference at {where}",
-            f"{torch_['gigabytes']:.1f} GB",
+            f"{torch_['gigabytes']:.2f} GB",
             "below 5 GB",
             f"the whole process; with OpenVINO {openvino['gigabytes']:.1f} GB",
         ),
