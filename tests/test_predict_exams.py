@@ -78,7 +78,7 @@ def test_of_a_view_in_two_kinds_one_is_used_and_that_is_said(tmp_path: Path, mod
     views = by_view(read(tmp_path / "out" / "predictions.json"))
     assert set(views) == {("lcc", "DBT"), ("lcc1", "DBT"), ("lmlo", "FFDM")}
     assert record(tmp_path / "out")["notes"] == [
-        "L CC: the volume is used, the mammogram is left out.",
+        "L CC: of a volume and a mammogram, the volume is taken.",
         "L MLO: the image For Presentation is used, the one For Processing is left out.",
         "1 image is left out: neither CC nor MLO, or the header does not say which view or side.",
     ]

@@ -179,9 +179,9 @@ def test_results_of_something_else_are_not_overwritten(
     default = "0.5 (a default: neither the command nor the weights have an operating point)"
     for arguments, said in (
         (
-            (one, "--threshold", "0.2", "--width", "64", "--with-identifiers"),
-            f"{out} holds results of other settings: --width 48, now 64; --threshold {default}, now 0.2 (given with "
-            "--threshold); --with-identifiers no, now yes. Give those, or another folder with -o.",
+            (one, "--threshold", "0.2", "--width", "64", "--with-identifiers", "--engine", "openvino"),
+            f"{out} holds results of other settings: --engine torch, now openvino; --width 48, now 64; "
+            f"--threshold {default}, now 0.2 (given with --threshold); --with-identifiers no, now yes. Give those, or another folder with -o.",
         ),
         ((two,), "holds the results of another exam; give another folder with -o."),
         ((one, two), "holds the results of another exam; give another folder with -o."),

@@ -89,12 +89,19 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.name)
 def test_the_configurations_that_come_along_are_right(path: Path) -> None:
-    config = read_config(Path(path.name))  # by its bare name, as users give it
-    expected = PRESETS["mini"] if path.name == "ffdm.toml" else PRESETS["paper"]
+    own = [] if path.name != "dbt.toml" else ["--model.preset", "mini"]  # its model is that of the start weights
+    config = read_config(Path(path.name), own)  # by its bare name, as users give it
+    expected = PRESETS["paper"] if path.stem.endswith("-paper") else PRESETS["mini"]
     assert config.model.proposals == expected.proposals
     if path.stem.endswith("-paper"):
         assert (config.optimiser.learning_rate, config.optimiser.weight_decay) == (2.5e-5, 1e-4)
         assert (config.augment.horizontal_flip, config.augment.vertical_flip) == (0.5, 0.5)
+
+
+def test_a_model_that_nobody_chose_is_not_trained() -> None:
+    """It would be the paper's, for days, from random weights."""
+    with pytest.raises(InputError, match=r"dbt.toml has no \[model\], and there are no start weights .* give --start"):
+        read_config(Path("dbt.toml"))
 
 
 def test_unknown_options_of_other_commands_are_still_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_several_reports_are_listed_with_what_was_found(tmp_path: Path) -> None:
         (tmp_path / name / "report.html").write_text(name)
     (tmp_path / "a" / "run.json").write_text('{"score": 0.826, "marked": 2}')
     (tmp_path / "c" / "run.json").write_text('{"score": "<script>", "marked": 1}')
-    (tmp_path / "d" / "run.json").write_text('{"score": 0, "marked": 1}')
+    (tmp_path / "d" / "run.json").write_text('{"score": 0, "marked": 1, "problems": ["L CC: it is cut off."]}')
     with Server(tmp_path) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         status, page = get(server.address)
@@ -106,8 +106,25 @@ def test_several_reports_are_listed_with_what_was_found(tmp_path: Path) -> None:
         assert b'<a href="a/report.html">a</a>: score 0.83, 2 marks</li>' in page
         assert b'<a href="b%26%3Ci%3E/report.html">b&amp;&lt;i&gt;</a></li>' in page
         assert b'<a href="c/report.html">c</a></li>' in page
-        assert b'<a href="d/report.html">d</a>: score 0.00, 1 mark</li>' in page
+        assert b'<a href="d/report.html">d</a>: score 0.00, 1 mark, 1 problem</li>' in page
         assert get(server.address, urlsplit(server.address).path + "b%26%3Ci%3E/report.html") == (200, b"b&<i>")
+        server.shutdown()
+
+
+def test_an_exam_without_a_report_is_told_beside_the_one_that_has_one(tmp_path: Path) -> None:
+    """Who opens the only report would think that it was the only exam."""
+    from threading import Thread
+
+    from mm3d.report.serve import Server
+
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "report.html").write_text("the report")
+    (tmp_path / "run.json").write_text('{"failures": {"bad1": "it has no view.", "b&d": "it has no view."}}')
+    with Server(tmp_path) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        _, page = get(server.address)
+        assert b'<a href="good/report.html">good</a>' in page
+        assert b"<p>Could not be predicted, run.json says why: b&amp;d, bad1.</p>" in page
         server.shutdown()
 
 

@@ -137,13 +137,9 @@ def _used(breast: Breast, headers: dict[Path, Header], prefer: Modality) -> tupl
         views = [view for view in breast.views if view.position == position]
         kept = [view for view in views if view.modality == prefer] or views
         if len(kept) < len(views):
-            notes.append(f"{name}: the {KINDS[prefer]} is used, the {KINDS[other(prefer)]} is left out.")
+            notes.append(f"{name}: of a volume and a mammogram, the {KINDS[prefer]} is taken.")
         shown = [view for view in kept if not headers[view.files[0]].for_processing] or kept
         if len(shown) < len(kept):
             notes.append(f"{name}: the image For Presentation is used, the one For Processing is left out.")
         used += shown
     return tuple(used), notes
-
-
-def other(modality: Modality) -> Modality:
-    return "FFDM" if modality == "DBT" else "DBT"

@@ -25,6 +25,7 @@ from mm3d.dicom.sr import Algorithm, write_cad_report, write_measurement_report
 from mm3d.errors import InputError
 from mm3d.files import replacing
 from mm3d.inputs import Histogram, InputName
+from mm3d.model.config import EngineName
 from mm3d.model.detector import Detector
 from mm3d.predict.archive import Exam, Unreadable, hide
 from mm3d.predict.detect import PredictSettings, predict_breast
@@ -41,7 +42,7 @@ VERSION = 1  # of run.json
 RECORD = "run.json"
 WORK = "work"  # prepared views and copies of slices, while an exam is being made
 IDENTIFIERS = ("PatientName", "PatientID", "StudyDate", "StudyInstanceUID")
-PACKAGES = ("torch", "numpy", "pydicom", "highdicom")
+PACKAGES = ("torch", "numpy", "pydicom", "highdicom")  # and the engine, where it is another than torch
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Method:
     """How all exams of a run are read and predicted."""
 
     model: Detector
+    engine: EngineName  # what runs it
     weights: str  # their name
     weights_hash: str  # SHA-256 of the file
     intended_use: str
@@ -66,6 +68,7 @@ class Method:
             "mm3d": __version__,
             "weights": {"name": self.weights, "sha256": self.weights_hash, "intended_use": self.intended_use},
             "input": self.input,
+            "engine": self.engine,
             "prepare": to_dict(self.prepare),
             "predict": to_dict(self.predict),
             "operating_point": to_dict(self.point),
@@ -173,7 +176,7 @@ def _write_record(exam: Exam, method: Method, found: Found, times: dict[str, flo
         "files": {"count": len(exam.files), "stamp": exam.stamp},
         "made": datetime.now().isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in (*PACKAGES, method.engine)},
         "device": str(method.model.proposal_boxes.device),
         "views": [
             {

@@ -44,6 +44,7 @@ def _options(told: dict[str, Any]) -> dict[str, str]:
         "mm3d": told.get("mm3d"),
         "--weights": f"{weights.get('name')} (SHA-256 {str(weights.get('sha256'))[:8]}…)",
         "--input": told.get("input"),
+        "--engine": told.get("engine"),
         **{f"--{name}": value for name, value in (told.get("prepare", {}) | told.get("predict", {})).items()},
         "--threshold": f"{point.get('threshold')} ({point.get('source')})",
         "--with-identifiers": "yes" if told.get("identifiers") else "no",

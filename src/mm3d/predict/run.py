@@ -120,6 +120,7 @@ def make_method(options: Options) -> Method:
         raise InputError("Input msp is for prepared folders; run 'mm3d prepare folder' first, and predict its folder.")
     return Method(
         model=load_model(path, options.chunk, options.engine),
+        engine=options.engine,
         weights=weights.name_of(path),
         weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
         intended_use=header.intended_use,

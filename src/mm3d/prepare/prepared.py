@@ -169,7 +169,8 @@ def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
 def _content(folder: Path) -> dict[str, Any]:
     path = folder / "cohort.json"
     if not path.is_file():
-        raise InputError(f"{folder} is not a prepared folder: it has no cohort.json; make one with 'mm3d prepare'.")
+        what = "is not a prepared folder: it has no cohort.json" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {what}; make it with 'mm3d prepare', or 'mm3d phantom --format prepared'.")
     content = json.loads(path.read_text())
     if content.get("version") != VERSION:
         raise InputError(f"{path} is of another version of mm3d; prepare the dataset again.")

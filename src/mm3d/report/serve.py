@@ -34,7 +34,7 @@ HEADERS = {
 LIST = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Reports · mm3d</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; base-uri 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="dark light">
-<link rel="icon" href="data:,"><h1>Reports</h1><ul>{items}</ul></html>
+<link rel="icon" href="data:,"><h1>Reports</h1><ul>{items}</ul>{failed}</html>
 """
 
 
@@ -57,6 +57,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
         self.shown = reports(folder)
+        self.failed = sorted(_told(folder / RECORD).get("failures", {}))
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Request)
@@ -64,9 +65,14 @@ class Server(ThreadingHTTPServer):
             raise InputError(f"Port {port} cannot be used ({error}); leave --port out, or choose another.") from error
 
     @property
+    def lists(self) -> bool:
+        """Whether there is more to tell than one report."""
+        return len(self.shown) > 1 or bool(self.failed)
+
+    @property
     def address(self) -> str:
-        """Of the report, or of the list if there are several."""
-        only = quote(self.shown[0].as_posix()) if len(self.shown) == 1 else ""
+        """Of the report, or of the list if there are several, or some are missing."""
+        only = "" if self.lists else quote(self.shown[0].as_posix())
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/{only}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -82,8 +88,8 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         asked = self._asked()
-        if asked == "" and len(self.server.shown) > 1:
-            content = _list(self.server.folder, self.server.shown).encode()
+        if asked == "" and self.server.lists:
+            content = _list(self.server).encode()
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", len(content), io.BytesIO(content))
         elif asked is not None and (path := _inside(self.server.folder, asked)):
             with path.open("rb") as file:
@@ -125,23 +131,37 @@ def _type(path: Path) -> str:
     return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
 
 
-def _list(folder: Path, shown: list[Path]) -> str:
+def _list(server: Server) -> str:
     items = (
         f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a>'
-        f"{_scored((folder / path).with_name(RECORD))}</li>"
-        for path in shown
+        f"{_scored(_told((server.folder / path).with_name(RECORD)))}</li>"
+        for path in server.shown
     )
-    return LIST.format(items="".join(items))
+    failed = f"<p>Could not be predicted, {RECORD} says why: {html.escape(', '.join(server.failed))}.</p>"
+    return LIST.format(items="".join(items), failed=failed if server.failed else "")
 
 
-def _scored(record: Path) -> str:
-    """What a record says of its exam, nothing where there is none: reports are also written from Python."""
+def _told(record: Path) -> dict[str, Any]:
+    """A record; nothing where there is none: reports are also written from Python."""
     try:
         told = json.loads(record.read_text(encoding="utf-8"))
-        score, marked = float(told["score"]), int(told["marked"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _scored(told: dict[str, Any]) -> str:
+    """What a record says of its exam, if it does."""
+    try:
+        score, marked, unread = float(told["score"]), int(told["marked"]), len(told.get("problems", ()))
+    except (ValueError, KeyError, TypeError):
         return ""
-    return f": score {score:.2f}, {'1 mark' if marked == 1 else f'{marked} marks'}"
+    problems = f", {_counted(unread, 'problem')}" if unread else ""
+    return f": score {score:.2f}, {_counted(marked, 'mark')}{problems}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def view(folder: Path, port: int, browser: bool) -> int:

@@ -251,11 +251,18 @@ def config_of(settings: dict[str, Any], where: str) -> TrainConfig:
     if isinstance(start, str) and start not in (RANDOM, DENSE):
         settings = settings | {"start": str(find(start))}
         read_header(settings["start"])  # weights that are not there are said before anything is read
+    no_model = "model" not in settings and start in (RANDOM, DENSE)
     if isinstance(settings.get("model", {}), dict):
         settings = settings | {
             "model": _model_settings(settings.get("model", {}), settings.get("start", RANDOM), where)
         }
-    return from_dict(TrainConfig, settings, where)
+    config = from_dict(TrainConfig, settings, where)
+    if no_model:
+        raise InputError(
+            f"{where} has no [model], and there are no start weights that would bring one; "
+            "give --start WEIGHTS, or a model such as --model.preset mini."
+        )
+    return config
 
 
 def _model_settings(given: dict[str, Any], start: Any, where: str) -> dict[str, Any]:
