@@ -181,7 +181,8 @@ def test_results_of_something_else_are_not_overwritten(
         (
             (one, "--threshold", "0.2", "--width", "64", "--with-identifiers", "--engine", "openvino"),
             f"{out} holds results of other settings: --engine torch, now openvino; --width 48, now 64; "
-            f"--threshold {default}, now 0.2 (given with --threshold); --with-identifiers no, now yes. Give those, or another folder with -o.",
+            f"--threshold {default}, now 0.2 (given with --threshold); --with-identifiers no, now yes. Give those, or "
+            "another folder with -o.",
         ),
         ((two,), "holds the results of another exam; give another folder with -o."),
         ((one, two), "holds the results of another exam; give another folder with -o."),
