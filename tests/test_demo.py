@@ -48,7 +48,7 @@ def test_the_exam_has_four_views_and_a_cancer_and_the_last_line_says_what_was_fo
     found = sum("found, score " in line for line in lines)
     marks = [f for _, view in read(folder / "predictions.json").views() for f in view.findings]  # 0 marks all
     told = re.fullmatch(
-        rf"Found in {found} of the {len(cancers)} views that show a cancer; (\d+) other marks\. "
+        rf"Found {found} of {len(cancers)} cancers, counted in each view; (\d+) other marks\. "
         rf"Open {re.escape(str(folder / 'report.html'))} in a browser\.",
         last,
     )
@@ -95,7 +95,7 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
         lines = list(compare(breasts, predictions, threshold))
         (line,) = [line for line in lines if line.startswith(f"Cancer in {name.upper()}, slice ")]
         assert told in line
-        assert lines[-1] == f"Found in {found} of the {len(lines) - 1} views that show a cancer; {others}"
+        assert lines[-1] == f"Found {found} of {len(lines) - 1} cancers, counted in each view; {others}"
         assert all(other.endswith(": missed.") for other in lines[:-1] if other != line)
 
 

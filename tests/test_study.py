@@ -198,6 +198,9 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
         while not list(checkpoints.glob("*.safetensors")):
             assert study.poll() is None, "it ended before it was killed"
             time.sleep(0.05)
+        code, said = run_study(longer, folder, "--only", "long")
+        assert code != 0
+        assert "study is in use by another mm3d; wait for it or end it." in said
         study.send_signal(signal.SIGKILL)
     while working_in(folder / "study"):
         time.sleep(0.05)

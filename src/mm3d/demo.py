@@ -96,7 +96,8 @@ def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: 
         there += len(cancers)
         found += sum(any(_hits(mark, cancer) for mark in marks) for cancer in cancers)
         others += sum(not any(_hits(mark, cancer) for cancer in cancers) for mark in marks)
-    yield f"Found in {found} of the {there} views that show a cancer; {others} other mark{'s' * (others != 1)}."
+    cancers_in_views = f"{there} cancer{'s' * (there != 1)}, counted in each view"
+    yield f"Found {found} of {cancers_in_views}; {others} other mark{'s' * (others != 1)}."
 
 
 def _found(cancer: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:

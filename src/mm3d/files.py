@@ -1,10 +1,24 @@
 """Writing files so that a killed process, a full disk or a second run never leaves half of one."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from mm3d.errors import InputError
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Only one process at a time gets past this; the system forgets it when the process ends, however it ends."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
+        yield
 
 
 @contextmanager

@@ -91,6 +91,9 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
         parts_table(statistics),
         "## The spread of seeds",
         seeds_table(statistics),
+        "## All figures of 3 and 4",
+        "p is of the paired test against M&M-3D from FFDM weights with the same data.",
+        table(statistics, "data", "annotations", "start"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -145,11 +148,12 @@ def common_recall(statistics: Statistics, a: str, b: str) -> Metric:
     return "recall3d@0.25" if deep else "recall@0.25"
 
 
-def table(statistics: Statistics, name: str) -> str:
-    """The runs of a table, with all figures and the paired tests."""
+def table(statistics: Statistics, *names: str) -> str:
+    """The runs of a table, or of several, with all figures and the paired tests."""
     rows = [["method", "input", *HEADS.values(), "p, R@0.25", "p, AUC"]]
-    for run in runs_of(statistics.study, name):
-        row = published(statistics.study, name, run)
+    runs = {run: name for name in reversed(names) for run in runs_of(statistics.study, name)}
+    for run in (run for run in statistics.study.runs if run in runs):
+        row = published(statistics.study, runs[run], run)
         figures = [_cell(statistics.figure(run.name, metric), cell(row, metric)) for metric in METRICS]
         rows.append([_name(run), run.input, *figures, *_tests(statistics, run)])
     return "\n".join(_rows(rows)) if len(rows) > 1 else ""
