@@ -272,12 +272,12 @@ def plan_table(study: StudySpec, left: Sequence[Job], results: Mapping[tuple[str
     """What a dry run shows: the runs in their order."""
     told: Mapping[str, Cost] = costs(study, results)
     table = Table(title=f"{study.title}: {len(left)} of {len(jobs_of(study))} runs are left (~: not measured yet)")
-    for column in ("run", "about", "input", "fusion", "stage", "data", "boxes"):
+    for column in ("run", "about", "input", "fusion", "data", "boxes"):
         table.add_column(column, no_wrap=True)
     for job in order(study, left, told):
         run, cost = job.run, told[job.run.name]
         stars = "*" if run.drop_unannotated else ""
         about = ("" if cost.measured else "~") + duration(cost.seconds)
         shares = (f"{run.data:g}", f"{run.annotated:g}{stars}")
-        table.add_row(job.name, about, run.input, run.fusion, run.stage, *shares)
+        table.add_row(job.name, about, run.input, run.fusion, *shares)
     return table
