@@ -1,4 +1,4 @@
-"""What several test files need: the folder of real data, and a browser."""
+"""What several test files need: the folder of real data, a cohort that can be counted, and a browser."""
 
 import os
 import shutil
@@ -21,6 +21,14 @@ def real_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail("MM3D_REAL_DATA is not set, and CI must have it")
     pytest.skip("set MM3D_REAL_DATA to the folder of real data to run this")
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> Path:
+    """The folder of the cohort in counted_cohort.py."""
+    from counted_cohort import write_cohort
+
+    return write_cohort(tmp_path / "cohort")
 
 
 @pytest.fixture(scope="module")

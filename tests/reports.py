@@ -15,9 +15,11 @@ import pytest
 from dicom_files import breast, tomosynthesis_slice, write
 from pydicom import Dataset, dcmread
 from pydicom.sr.codedict import codes
+from virtual_trial import Trial, render
 
 from mm3d.dicom.header import read_header
 from mm3d.dicom.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView
+from mm3d.dicom.write import write_view
 
 ALGORITHM = Algorithm("0.9", "mini-synthetic", "Research only, trained on synthetic breasts.")
 OBSERVED = datetime(2026, 3, 4, 5, 6, 7)
@@ -40,6 +42,17 @@ def view_of(*paths: Path, findings: tuple[ReportedFinding, ...] = (), turned: bo
 def in_one_study(*datasets: Dataset) -> None:
     for ds in datasets:
         ds.StudyInstanceUID = datasets[0].StudyInstanceUID
+
+
+def write_trial(folder: Path) -> list[Path]:
+    """CC and MLO of both breasts of a virtual patient, as mammogram and as tomosynthesis of 9 slices."""
+    paths = []
+    for index in (0, 1):
+        rendered = render(Trial(), index)
+        for view in rendered.views:
+            paths.append(folder / f"{view.laterality}{view.position}{view.modality}.dcm")
+            write_view(view, rendered, "trial", paths[-1])
+    return paths
 
 
 def trial_exam(paths: list[Path], operating_point: float = 0.5) -> ReportedExam:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mm3d.cohorts.tables import Key
+from mm3d.cohorts.keys import Key
 from mm3d.evaluate.joined import Joined, join
 from mm3d.evaluate.judge import detections, judge, scored_breasts, scored_cases, scored_images
 from mm3d.evaluate.measure import measure

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mm3d.cohorts.tables import Key
+from mm3d.cohorts.keys import Key
 from mm3d.errors import InputError
 from mm3d.predictions import (
     BreastPrediction,

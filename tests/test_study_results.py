@@ -12,7 +12,7 @@ from PIL import Image as Picture
 from rich.console import Console
 
 from mm3d.batches import prepared_breasts
-from mm3d.cohorts.tables import Key
+from mm3d.cohorts.keys import Key
 from mm3d.errors import InputError
 from mm3d.evaluate import judge as judging
 from mm3d.evaluate.joined import join

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mm3d.cohorts.assemble import read_rows
-from mm3d.cohorts.tables import KEY, Key
+from mm3d.cohorts.keys import KEY, Key
 from mm3d.config import from_dict, to_dict
 from mm3d.errors import InputError
 from mm3d.files import replacing

@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
-from typing import NamedTuple, cast
+from typing import cast
 
 from mm3d.cohorts.assemble import SEVERITY, Entry, assemble, read_rows
+from mm3d.cohorts.keys import KEY, Key, keys_of
 from mm3d.errors import InputError
 from mm3d.files import replacing
 from mm3d.records import Breast, Cohort, Finding, Label, Laterality, Modality, Position, Problem, View
@@ -33,31 +34,12 @@ LABEL_OF: dict[str, Label] = {"Normal": "negative", "Actionable": "negative", "B
 GRADES = tuple(LABEL_OF)
 DISTORTION = "architectural distortion"
 
-KEY = ("PatientID", "StudyUID", "View")
 FILE_PATHS = (*KEY, "descriptive_path", "classic_path")
 LABELS = (*KEY, *GRADES)
 BOXES = (*KEY, "Subject", "Slice", "X", "Y", "Width", "Height", "Class", "AD", "VolumeSlices")
 BOXES_READ = tuple(column for column in BOXES if column not in ("Subject", "VolumeSlices"))  # v1 lacks VolumeSlices
 
 Row = Mapping[str, str]
-
-
-class Key(NamedTuple):
-    """What the three tables are joined by."""
-
-    patient: str
-    study: str
-    view: str  # with the number of a repeat, such as lcc2
-    modality: str = "DBT"
-
-    @property
-    def stem(self) -> "Key":
-        """The same view without the number of a repeat."""
-        return self._replace(view=self.view.rstrip("0123456789"))
-
-    @property
-    def name(self) -> str:
-        return " ".join(self[:3] if self.modality == "DBT" else self)
 
 
 @dataclass(frozen=True)
@@ -349,20 +331,6 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
     _write_table(folder / "boxes.csv", BOXES, ("FirstSlice", "LastSlice", "Kind", "Modality"), boxes)
     _write_table(folder / "labels.csv", LABELS, ("Modality", *attributes), labels)
     _write_table(folder / "file-paths.csv", FILE_PATHS, ("Modality", "Split", "Name", "Annotated"), file_paths)
-
-
-def keys_of(breast: Breast) -> list[Key]:
-    """A key for each view: the one that its name spells out, otherwise the next that nobody has."""
-    names = {view.name for view in breast.views}
-    keys: list[Key] = []
-    for view in breast.views:
-        kind = (view.laterality + view.position).lower()
-        numbers = ["", *map(str, range(1, 10 + len(names)))]
-        options = [Key(breast.patient, breast.exam, kind + number, view.modality) for number in numbers]
-        spelt = [key for key in options if key.name == view.name]
-        free = [key for key in options if key.name not in names and key not in keys]
-        keys.append((spelt or free)[0])
-    return keys
 
 
 def _grades_of(breast: Breast) -> list[str]:

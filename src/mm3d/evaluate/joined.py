@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mm3d.cohorts.tables import Key
+from mm3d.cohorts.keys import Key
 from mm3d.errors import InputError
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView

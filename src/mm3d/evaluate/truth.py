@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mm3d.cohorts import bcs_dbt, tables
-from mm3d.cohorts.tables import LABEL_OF, Key, TableView, keys_of, worst_grades
+from mm3d.cohorts.keys import Key, keys_of
+from mm3d.cohorts.tables import LABEL_OF, TableView, worst_grades
 from mm3d.errors import InputError
 from mm3d.prepare.prepared import read_breasts
 from mm3d.records import Finding, Label, Laterality, Modality, Position, Problem

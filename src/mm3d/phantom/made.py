@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mm3d.cohorts.tables import Key
+from mm3d.cohorts.keys import Key
 from mm3d.config import from_dict, to_dict
 from mm3d.dicom.write import full_range, write_view
 from mm3d.errors import InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mm3d.batches import ImagePair, PreparedBreast, ViewPair, read_image, stack
-from mm3d.cohorts.tables import keys_of
+from mm3d.cohorts.keys import keys_of
 from mm3d.config import check
 from mm3d.errors import InputError
 from mm3d.inputs import Histogram, InputName, deepened, has_depth, reach

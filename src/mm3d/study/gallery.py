@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mm3d.batches import PreparedBreast, prepared_breasts
-from mm3d.cohorts.tables import keys_of
+from mm3d.cohorts.keys import keys_of
 from mm3d.errors import InputError
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.joined import in_split
