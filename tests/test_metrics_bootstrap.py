@@ -94,10 +94,11 @@ def test_p_of_differences() -> None:
 
 def test_an_operating_point_by_hand() -> None:
     d = detections(found=[0.9, 0.6, 0.4, -INF], false=[0.7, 0.5, 0.3], volumes=4)
-    point = operating_point(d, 0.25, bootstrap.draw(4, 500, 0))
+    draws = np.array([[1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]])  # of three replicates: intervals are the extremes
+    point = operating_point(d, 0.25, draws)
     assert (point.threshold, point.recall, point.rate) == (0.6, 0.5, 0.25)
-    assert point.recall_interval[0] <= 0.5 <= point.recall_interval[1]
-    assert point.rate_interval[0] <= 0.25 <= point.rate_interval[1]
-    assert point.threshold_interval[0] <= 0.6
+    assert point.recall_interval == (0.0, 1.0)  # at 0.6, both findings of the second draw and none of the third's
+    assert point.rate_interval == (0.0, 0.5)  # 0.7 twice in four volumes, or nothing
+    assert point.threshold_interval == (0.3, 0.7)  # the first false positive too many of the third and of the second
     never = operating_point(detections([-INF], [], 2), 0.25, bootstrap.draw(2, 50, 0))
     assert (never.threshold, never.recall, never.rate) == (INF, 0.0, 0.0)
