@@ -42,6 +42,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         values.append(recall_at(d, 0.25))
     assert 0.90 <= covered / trials <= 0.99
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
+    assert bootstrap.interval(np.arange(1001.0)) == (25, 975)
 
 
 def test_a_replicate_is_what_the_patients_drawn_would_give() -> None:
@@ -79,6 +80,7 @@ def test_a_replicate_without_a_finding_has_no_recall_and_does_not_count() -> Non
     assert np.isnan(recalls[1])
     assert recalls[[0, 2]].tolist() == [1.0, 1.0]
     assert bootstrap.standard_error(recalls) == 0.0
+    assert bootstrap.standard_error(np.array([1.0, np.nan, 3.0])) == pytest.approx(np.sqrt(2))
     assert bootstrap.interval(recalls) == (1.0, 1.0)
     assert np.isnan(bootstrap.interval(np.array([np.nan]))).all()
 
