@@ -23,6 +23,13 @@ VIEWS = [
     for view in breast.views
 ]
 DISPLAY = {10: Window(512, 1024), 12: Window(2048, 4096)}  # by bits: 0 is black, the largest value white
+# Where rows and columns lead: to the front or the back, then across and, in MLO, to the feet.
+ORIENTATION = {
+    ("L", "CC"): ["A", "R"],
+    ("R", "CC"): ["P", "L"],
+    ("L", "MLO"): ["A", "FR"],
+    ("R", "MLO"): ["P", "FL"],
+}
 
 
 @pytest.mark.parametrize(("breast", "view"), VIEWS)
@@ -37,6 +44,9 @@ def test_a_view_reads_back_to_the_same_pixels_and_facts(
     assert (header.pixel_spacing, header.slice_spacing) == (view.pixel_spacing, view.slice_spacing)
     assert (header.bits_stored, header.inverted, header.for_processing) == (view.bits, False, False)
     assert (header.vendor, header.display) == (SYSTEM.manufacturer, DISPLAY[view.bits])
+    if view.modality == "FFDM":  # by this, viewers hang mammograms
+        letters = dcmread(path, stop_before_pixels=True).PatientOrientation
+        assert list(letters) == ORIENTATION[view.laterality, view.position]
     with FrameReader(header) as reader:
         pixels = np.stack([reader.read(number) for number in header.frame_order])
     assert np.array_equal(pixels, view.pixels)
@@ -104,7 +114,9 @@ def test_a_volume_lies_in_the_patient_as_the_breast_did(
     """Viewers that show CC beside MLO, or cut the volume anew, go by these numbers."""
     write_view(view, breast, "trial", tmp_path / "view.dcm")
     ds = dcmread(tmp_path / "view.dcm", stop_before_pixels=True)
-    orientation = ds.SharedFunctionalGroupsSequence[0].PlaneOrientationSequence[0].ImageOrientationPatient
+    shared = ds.SharedFunctionalGroupsSequence[0]
+    assert float(shared.PixelMeasuresSequence[0].SpacingBetweenSlices) == view.slice_spacing
+    orientation = shared.PlaneOrientationSequence[0].ImageOrientationPatient
     along_row, along_column = np.array(orientation, dtype=float).reshape(2, 3)
     places = np.array(
         [group.PlanePositionSequence[0].ImagePositionPatient for group in ds.PerFrameFunctionalGroupsSequence], float

@@ -17,7 +17,7 @@ from mm3d.cli import main
 from mm3d.cohorts.folder import exam_code
 from mm3d.errors import InputError
 from mm3d.model import weights
-from mm3d.predict.lesions import Placed, pair
+from mm3d.predict.lesions import Placed, depth, pair
 from mm3d.predict.operating_point import choose
 from mm3d.predict.results import stored_weights
 from mm3d.predictions import read
@@ -332,8 +332,14 @@ def test_findings_as_far_from_the_nipple_are_one_lesion() -> None:
         Placed("CC", 0.5, depth=9.0),
     ]
     assert pair(findings) == [None, 0, None, 0, None]  # 0.8 finds only 3.0, which is too far
+    # The highest score chooses first, and its nearest is nearer to another.
+    assert pair([Placed("CC", 0.3, 4.85), Placed("CC", 0.9, 5.0), Placed("MLO", 0.8, 4.9)]) == [None, 0, 0]
     assert pair(findings[:1]) == [None]
     assert pair([]) == []
+    left, right = (Geometry((10, 0, 110, 50), mirrored, 50, 100, 1, 1) for mirrored in (False, True))
+    box = (60.0, 10.0, 80.0, 20.0)  # 40 pixels behind the nipple of a left breast, 60 behind that of a right one
+    assert [depth(box, side, 0.5) for side in (left, right)] == [2.0, 3.0]  # in 10 mm
+    assert [depth(box, side, None) for side in (left, right)] == [4.0, 6.0]  # in tenths of the breast
 
 
 def test_every_stored_slice_has_its_share_of_the_models() -> None:

@@ -216,6 +216,10 @@ def test_the_spread_of_seeds_is_part_of_errors_and_p() -> None:
     assert figure.seeds == 3
     patients = bootstrap.standard_error(together_with.replicates("wild", "recall@0.25"))
     assert figure.error == pytest.approx(np.hypot(patients, spread / np.sqrt(3)))
+    study = together_with.study
+    runs = tuple(run if run.name == "wild" else replace(run, stage="none", start="wild") for run in study.runs)
+    untrained = Statistics(replace(study, runs=runs), together_with.cohort, together_with.results)
+    assert untrained.difference("a", "b", "recall@0.25") == alone  # what trains nothing has no luck
 
 
 def test_a_run_that_is_missing_is_missing() -> None:
@@ -279,7 +283,8 @@ def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     finding = Finding((x1, y1, x2, y2), True, 5, 3, 7, "mass")
     hit = Proposal((x1 + 3, y1 + 3, x2 + 3, y2 + 3), 0.9, 5.0, 0.0, weights)  # beside the truth, or it would hide it
     aside = Proposal((12, 22, 20, 30), 0.95, 1.0, 0.0, weights)
-    look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, ViewPrediction("lcc", (aside, hit), "DBT", 0.9))
+    faint = replace(hit, score=0.2)
+    look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, ViewPrediction("lcc", (aside, faint, hit), "DBT", 0.9))
     assert look.hit == hit
     missed = replace(look, predicted=ViewPrediction("lcc", (aside,), "DBT", 0.9))
     assert missed.hit is None
