@@ -48,6 +48,8 @@ def test_views_hang_with_chest_walls_facing_and_open_at_their_top_finding(opened
     opened.is_on("Right MLO", 20)
     expect(opened.pane("Left MLO")).to_contain_text("not in this exam")
     expect(opened.pane("Left MLO")).not_to_contain_text("could not be read")
+    expect(opened.page.locator("#scores dt")).to_have_text(["Exam", "Right", "Left"])
+    expect(opened.page.locator("#scores dd")).to_have_text(["0.90", "0.90", "0.45"])
     expect(opened.page.get_by_role("note")).to_contain_text(
         "Not for clinical use. Weights mini-1: Trained on synthetic"
     )
@@ -192,7 +194,7 @@ def test_a_finding_of_the_list_moves_its_view(opened: Opened) -> None:
     expect(page.locator("#findings > li")).to_have_count(4)
     first = page.locator("#findings > li").first.locator(".finding")
     expect(first).to_have_count(2)  # CC and MLO of one lesion together
-    opened.page.get_by_role("button", name="Finding 2, Right CC DBT, slice 16").click()
+    page.get_by_role("button", name="Finding 2, Right CC DBT, slice 16, 12 × 12 mm, score 0.50").click()
     opened.is_on("Right CC", 15)
     expect(opened.marks("Right CC").locator("text")).to_have_text(["2 · 0.50"])
     page.get_by_role("button", name="Finding 4, Left CC FFDM").click()  # the mammogram comes forward
