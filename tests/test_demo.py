@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exams import write_exam, write_weights
+from exams import FILES, write_exam, write_weights
 from opened import Opened
 from playwright.sync_api import Browser, expect
 
@@ -118,4 +118,8 @@ def test_a_demo_writes_over_nothing_but_a_demo(
     assert {path: path.read_bytes() for path in before} == before
     assert not (taken / "exam").exists()
     earlier = shutil.copytree(shown[0], tmp_path / "earlier")
+    old = {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
+    assert len(old) == len(PANES) + len(FILES)
     assert demo(earlier, SEED + 1, weights, scale="tiny") == 0  # an earlier demo is replaced, by another exam, too
+    assert {path for path in earlier.rglob("*") if path.is_file()} == set(old)
+    assert [path for path, content in old.items() if path.read_bytes() == content] == []

@@ -167,8 +167,8 @@ def test_windows_by_the_formulas_of_the_standard() -> None:
 def test_the_first_of_several_windows_counts_and_a_table_only_without_one() -> None:
     ds = item(WindowCenter=["2047", "1000"], WindowWidth=["4096", "500"], VOILUTFunction="SIGMOID")
     assert display_of(ds) == Window(2047, 4096, "SIGMOID")
-    table = item(LUTDescriptor=[3, 10, 8], LUTData=struct.pack("<3H", 0, 51, 255))
-    assert display_of(item(VOILUTSequence=[table])) == LookupTable(10, (0.0, 0.2, 1.0))
+    table = item(LUTDescriptor=[3, 10, 8], LUTData=struct.pack("<3H", 0, 51, 204))
+    assert display_of(item(VOILUTSequence=[table])) == LookupTable(10, (0.0, 0.2, 0.8))
     assert display_of(Dataset()) is None
 
 

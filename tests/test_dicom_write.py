@@ -12,7 +12,8 @@ from virtual_trial import SYSTEM, Trial, render
 
 from mm3d.dicom.frames import FrameReader
 from mm3d.dicom.header import read_header
-from mm3d.dicom.write import full_range, write_view
+from mm3d.dicom.window import Window
+from mm3d.dicom.write import write_view
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 
 BREASTS = [render(Trial(), index) for index in (0, 1)]  # left and right of one patient
@@ -21,6 +22,14 @@ VIEWS = [
     for breast in BREASTS
     for view in breast.views
 ]
+DISPLAY = {10: Window(512, 1024), 12: Window(2048, 4096)}  # by bits: 0 is black, the largest value white
+# Where rows and columns lead: to the front or the back, then across and, in MLO, to the feet.
+ORIENTATION = {
+    ("L", "CC"): ["A", "R"],
+    ("R", "CC"): ["P", "L"],
+    ("L", "MLO"): ["A", "FR"],
+    ("R", "MLO"): ["P", "FL"],
+}
 
 
 @pytest.mark.parametrize(("breast", "view"), VIEWS)
@@ -34,7 +43,10 @@ def test_a_view_reads_back_to_the_same_pixels_and_facts(
     assert (header.laterality, header.position) == (view.laterality, view.position)
     assert (header.pixel_spacing, header.slice_spacing) == (view.pixel_spacing, view.slice_spacing)
     assert (header.bits_stored, header.inverted, header.for_processing) == (view.bits, False, False)
-    assert (header.vendor, header.display) == (SYSTEM.manufacturer, full_range(view.bits))
+    assert (header.vendor, header.display) == (SYSTEM.manufacturer, DISPLAY[view.bits])
+    if view.modality == "FFDM":  # by this, viewers hang mammograms
+        letters = dcmread(path, stop_before_pixels=True).PatientOrientation
+        assert list(letters) == ORIENTATION[view.laterality, view.position]
     with FrameReader(header) as reader:
         pixels = np.stack([reader.read(number) for number in header.frame_order])
     assert np.array_equal(pixels, view.pixels)
@@ -63,6 +75,8 @@ def test_the_same_view_gives_the_same_bytes(breast: RenderedBreast, view: Render
     for name in ("a", "b"):
         write_view(view, breast, "trial", tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    clocks = [e for e in dcmread(tmp_path / "a", stop_before_pixels=True).iterall() if e.VR in ("DA", "TM", "DT")]
+    assert {e.value for e in clocks} == {"", "20260101", "120000"}  # and tomorrow they are the same
 
 
 def test_an_exam_is_one_study_and_no_two_images_have_one_number(tmp_path: Path) -> None:
@@ -100,7 +114,9 @@ def test_a_volume_lies_in_the_patient_as_the_breast_did(
     """Viewers that show CC beside MLO, or cut the volume anew, go by these numbers."""
     write_view(view, breast, "trial", tmp_path / "view.dcm")
     ds = dcmread(tmp_path / "view.dcm", stop_before_pixels=True)
-    orientation = ds.SharedFunctionalGroupsSequence[0].PlaneOrientationSequence[0].ImageOrientationPatient
+    shared = ds.SharedFunctionalGroupsSequence[0]
+    assert float(shared.PixelMeasuresSequence[0].SpacingBetweenSlices) == view.slice_spacing
+    orientation = shared.PlaneOrientationSequence[0].ImageOrientationPatient
     along_row, along_column = np.array(orientation, dtype=float).reshape(2, 3)
     places = np.array(
         [group.PlanePositionSequence[0].ImagePositionPatient for group in ds.PerFrameFunctionalGroupsSequence], float

@@ -174,10 +174,10 @@ def test_a_kind_of_finding_is_measured_against_all_that_is_not_malignant() -> No
 
 @pytest.mark.parametrize("given", [True, False])
 def test_a_breasts_score_is_its_own_or_the_highest_of_its_views(given: bool) -> None:
-    views = (ViewPrediction("lcc", (Proposal(BOX, 0.3, 1),)), ViewPrediction("lmlo", (Proposal(BOX, 0.7, 1),)))
+    views = (ViewPrediction("lcc", (Proposal(BOX, 0.7, 1),)), ViewPrediction("lmlo", (Proposal(BOX, 0.3, 1),)))
     prediction = BreastPrediction("P1", "S", "L", views, score=0.1 if given else None)
     one = joined([breast("P1", "negative", (), ())], [prediction])
     assert one.breast_scores.tolist() == [0.1 if given else 0.7]
-    assert one.view_scores.tolist() == [0.3, 0.7]
+    assert one.view_scores.tolist() == [0.7, 0.3]
     own = replace(prediction, views=tuple(replace(view, score=0.05) for view in views))
     assert joined([breast("P1", "negative", (), ())], [own]).view_scores.tolist() == [0.05, 0.05]

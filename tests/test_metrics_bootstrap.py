@@ -42,6 +42,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         values.append(recall_at(d, 0.25))
     assert 0.90 <= covered / trials <= 0.99
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
+    assert bootstrap.interval(np.arange(1001.0)) == (25, 975)
 
 
 def test_a_replicate_is_what_the_patients_drawn_would_give() -> None:
@@ -79,6 +80,7 @@ def test_a_replicate_without_a_finding_has_no_recall_and_does_not_count() -> Non
     assert np.isnan(recalls[1])
     assert recalls[[0, 2]].tolist() == [1.0, 1.0]
     assert bootstrap.standard_error(recalls) == 0.0
+    assert bootstrap.standard_error(np.array([1.0, np.nan, 3.0])) == pytest.approx(np.sqrt(2))
     assert bootstrap.interval(recalls) == (1.0, 1.0)
     assert np.isnan(bootstrap.interval(np.array([np.nan]))).all()
 
@@ -94,10 +96,11 @@ def test_p_of_differences() -> None:
 
 def test_an_operating_point_by_hand() -> None:
     d = detections(found=[0.9, 0.6, 0.4, -INF], false=[0.7, 0.5, 0.3], volumes=4)
-    point = operating_point(d, 0.25, bootstrap.draw(4, 500, 0))
+    draws = np.array([[1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]])  # of three replicates: intervals are the extremes
+    point = operating_point(d, 0.25, draws)
     assert (point.threshold, point.recall, point.rate) == (0.6, 0.5, 0.25)
-    assert point.recall_interval[0] <= 0.5 <= point.recall_interval[1]
-    assert point.rate_interval[0] <= 0.25 <= point.rate_interval[1]
-    assert point.threshold_interval[0] <= 0.6
+    assert point.recall_interval == (0.0, 1.0)  # at 0.6, both findings of the second draw and none of the third's
+    assert point.rate_interval == (0.0, 0.5)  # 0.7 twice in four volumes, or nothing
+    assert point.threshold_interval == (0.3, 0.7)  # the first false positive too many of the third and of the second
     never = operating_point(detections([-INF], [], 2), 0.25, bootstrap.draw(2, 50, 0))
     assert (never.threshold, never.recall, never.rate) == (INF, 0.0, 0.0)

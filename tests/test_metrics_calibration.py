@@ -41,12 +41,13 @@ def test_wilsons_interval_is_the_published_one() -> None:
 
 
 def test_depth_errors_by_hand() -> None:
-    predicted = array([10, 20, 30, NAN, 5])
-    annotated = array([12, 20, 25, 9, NAN])
-    visible = (array([10, 19, 26, 5, NAN]), array([14, 21, 29, 12, NAN]))
-    found = depth_errors(predicted, annotated, visible, array([1.0, 0.5, NAN, 1.0, 1.0]))
-    assert (found.findings, found.median_slices, found.mean_slices) == pytest.approx((3, 2, 7 / 3))
-    assert (found.findings_mm, found.mean_mm) == (2, 1.0)
+    predicted = array([10, 20, 30, NAN, 5, 40])
+    annotated = array([12, 20, 25, 9, NAN, 50])
+    visible = (array([10, 19, 26, 5, NAN, NAN]), array([14, 21, 29, 12, NAN, NAN]))
+    found = depth_errors(predicted, annotated, visible, array([1.0, 0.5, NAN, 1.0, 1.0, 1.0]))
+    assert (found.findings, found.median_slices, found.mean_slices) == pytest.approx((4, 3.5, 17 / 4))
+    assert found.p90_slices == pytest.approx(8.5)  # of 0, 2, 5 and 10
+    assert (found.findings_mm, found.median_mm, found.mean_mm) == (3, 2.0, 4.0)
     assert (found.findings_visible, found.visible) == pytest.approx((3, 2 / 3))
     none = depth_errors(*(array([]),) * 2, (array([]), array([])), array([]))
     assert none.findings == 0

@@ -102,13 +102,15 @@ def test_without_findings_without_predictions_without_volumes() -> None:
 def test_a_score_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(InputError, match="1 of 2 scores are not a number"):
         proposals((0, SQUARE, 0, 0.5), (0, SQUARE, 0, np.nan))
-    with pytest.raises(InputError, match="not a number"):
-        detections([np.nan], [], 1)
+    for found, false in (([np.nan], []), ([], [np.nan])):
+        with pytest.raises(InputError, match="1 of 1 scores are not a number"):
+            detections(found, false, 1)
 
 
 @given(volumes=st.integers(1, 3000), n=st.integers(0, 3000))
 def test_the_allowed_number_survives_rounding(volumes: int, n: int) -> None:
     assert allowed(volumes, n / volumes) == n
+    assert allowed(volumes, np.nextafter(n / volumes, -1)) == n - 1
 
 
 scores = st.lists(st.integers(-3, 3).map(float), max_size=12)

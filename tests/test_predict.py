@@ -15,7 +15,7 @@ from mm3d.cli import main
 from mm3d.inputs import InputName
 from mm3d.model import weights
 from mm3d.model.detector import Detector
-from mm3d.predict.detect import Found, PredictSettings, predict_breast
+from mm3d.predict.detect import SLICES_AT_ONCE, Found, PredictSettings, predict_breast
 from mm3d.predict.nms import suppress, unite
 from mm3d.predict.suspicion import suspicion_map
 from mm3d.predictions import read
@@ -59,23 +59,26 @@ def test_predictions_are_the_models_output_in_stored_pixels(folder: Path, model:
     for v, view in enumerate(predicted.views):
         assert view.view == ("lcc", "lmlo")[v]
         assert view.score == pytest.approx(detections.image_logits[-1, 0, v].sigmoid().item(), rel=1e-5)
-        best = int(detections.logits[-1, 0, v].argmax())
+        scores = detections.logits[-1, 0, v].sigmoid()
+        assert [f.score for f in view.findings] == pytest.approx(scores.sort(descending=True).values.tolist(), rel=1e-5)
+        best = int(scores.argmax())
         first = view.findings[0]
-        assert first.score == pytest.approx(detections.logits[-1, 0, v, best].sigmoid().item(), rel=1e-5)
         inside = detections.boxes[-1, 0, v, best].clamp(min=0).minimum(torch.tensor([48.0, 64.0, 48.0, 64.0]))
         assert first.box == pytest.approx((inside + torch.tensor([10.0, 20.0, 10.0, 20.0])).tolist(), rel=1e-4)
-        assert first.slice_weights is not None
-        assert sum(first.slice_weights) == pytest.approx(1, abs=1e-4)
-        z = int(np.argmax(first.slice_weights))
-        assert first.slice == breast.views[v].file.geometry.slice_to_stored(z)
+        assert detections.slice_weights is not None
+        weights = detections.slice_weights[-1, 0, v, :, best]
+        assert first.slice_weights == pytest.approx(weights.tolist(), abs=1e-5)
+        assert first.slice == breast.views[v].file.geometry.slice_to_stored(int(weights.argmax()))
 
 
-def test_slices_one_by_one_are_the_model_on_each(folder: Path, model: Detector) -> None:
-    breast = prepared_breasts(folder, None, "DBT")[0]
+def test_slices_one_by_one_are_the_model_on_each(tmp_path: Path, model: Detector) -> None:
+    """More slices than go through the model at once; their boxes by themselves, and as boxes in 3D."""
+    slices = SLICES_AT_ONCE + 2
+    (breast,) = prepared_breasts(write_blobs(tmp_path / "deep", breasts=1, slices=slices), None, "DBT")
     predicted = predict_breast(model, breast, "slices", settings=ALL)
     cc, mlo = (read_image(view, "volume") for view in breast.views)
     with torch.no_grad():
-        each = [model(stack([(cc[s : s + 1], mlo[s : s + 1])])) for s in range(SLICES)]
+        each = [model(stack([(cc[s : s + 1], mlo[s : s + 1])])) for s in range(slices)]
     for v, view in enumerate(predicted.views):
         logits = torch.stack([detections.logits[-1, 0, v] for detections in each])
         assert view.findings[0].score == pytest.approx(logits.max().sigmoid().item(), rel=1e-5)
@@ -84,9 +87,17 @@ def test_slices_one_by_one_are_the_model_on_each(folder: Path, model: Detector) 
         highest = max(detections.image_logits[-1, 0, v].item() for detections in each)
         assert view.score == pytest.approx(torch.tensor(highest).sigmoid().item(), rel=1e-5)
     united = predict_breast(model, breast, "slices", settings=PredictSettings(join="union"))
-    assert all(
-        0 <= f.slice < STORED and f.depth >= 1 for view in united.views for f in view.findings if f.slice is not None
-    )
+    for view, single in zip(united.views, predicted.views, strict=True):
+        best, top = single.findings[0], view.findings[0]
+        assert top.score == best.score
+        assert top.box[0] <= best.box[0] < best.box[2] <= top.box[2]
+        assert top.box[1] <= best.box[1] < best.box[3] <= top.box[3]
+        assert best.slice is not None
+        assert top.first_slice is not None
+        assert top.first_slice <= best.slice < top.first_slice + top.depth
+        for f in view.findings:
+            assert f.first_slice is not None
+            assert 0 <= f.first_slice < f.first_slice + f.depth <= STORED
 
 
 def test_highest_scores_on_request(folder: Path, model: Detector) -> None:
@@ -108,14 +119,20 @@ def test_a_repeated_view_is_predicted_too(folder: Path, model: Detector) -> None
     assert [view.view for view in predicted.views] == ["lcc", "lmlo", "lcc1"]
     alone = predict_breast(model, breast, "volume", settings=ALL)
     assert predicted.views[:2] == alone.views
+    assert predicted.views[2].findings == alone.views[0].findings  # the same pixels, beside the same MLO
 
 
 def test_a_breast_with_one_view_is_predicted(folder: Path, model: Detector) -> None:
     breast = prepared_breasts(folder, None, "DBT")[0]
     one = dataclasses.replace(breast, views=breast.views[1:])
     predicted = predict_breast(model, one, "volume", settings=ALL)
-    assert [view.view for view in predicted.views] == ["lmlo"]
-    assert predicted.score == pytest.approx(predicted.views[0].score, rel=1e-6)
+    with torch.no_grad():
+        detections = model(stack([(None, read_image(one.views[0], "volume"))]))
+    (view,) = predicted.views
+    assert view.view == "lmlo"
+    assert view.score == pytest.approx(detections.image_logits[-1, 0, 1].sigmoid().item(), rel=1e-5)
+    assert view.findings[0].score == pytest.approx(detections.logits[-1, 0, 1].max().sigmoid().item(), rel=1e-5)
+    assert predicted.score == pytest.approx(view.score, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["volume", "ffdm"])
@@ -130,18 +147,20 @@ def test_a_volume_and_a_mammogram_are_one_breast(folder: Path, model: Detector, 
     assert predicted.score == pytest.approx(detections.breast_logits[-1].sigmoid().item(), rel=1e-5)
     cc, mlo = predicted.views
     assert (cc.modality, mlo.modality) == ("DBT", "FFDM")
+    for v, view in enumerate(predicted.views):
+        assert view.findings[0].score == pytest.approx(detections.logits[-1, 0, v].max().sigmoid().item(), rel=1e-5)
     assert all(f.slice is not None and f.slice_weights is not None for f in cc.findings)
     assert all(f.slice is None and f.slice_weights is None for f in mlo.findings)
 
 
 def test_suspicion_is_the_highest_score_that_covers_a_place() -> None:
-    boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3], [-5, -5, 1, 1]], dtype=float)
-    found = Found(boxes, np.array([0.4, 0.8, 0.9]), np.array([0, 0, 1]), None, 0.0)
-    suspicion = suspicion_map(found, (2, 4, 4))
-    assert suspicion[0, 0, 0] == pytest.approx(0.4)
-    assert suspicion[0, 1, 1] == pytest.approx(0.8)
-    assert suspicion[1, 0, 0] == pytest.approx(0.9)
-    assert suspicion[1, 1:].max() == 0
+    boxes = np.array([[1, 1, 3, 3], [0, 0, 2, 2], [-5, -5, 1, 1]], dtype=float)
+    found = Found(boxes, np.array([0.8, 0.4, 0.9]), np.array([0, 0, 1]), None, 0.0)
+    expected = np.zeros((2, 4, 4))
+    expected[0, :2, :2] = 0.4
+    expected[0, 1:3, 1:3] = 0.8
+    expected[1, 0, 0] = 0.9
+    assert suspicion_map(found, (2, 4, 4)) == pytest.approx(expected)
 
 
 def test_the_command_and_what_it_refuses(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

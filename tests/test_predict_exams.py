@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from dicom_files import breast, item, tomosynthesis_slice, write
 from exams import FILES, PREPARE, by_view, damage, files, image, predict, record, write_exam, write_weights
-from reports import instance, marked, measurements
+from pydicom import dcmread
+from reports import instance, looked_at, marked, measurements
 
 from mm3d.cli import main
 from mm3d.cohorts.folder import exam_code
 from mm3d.errors import InputError
 from mm3d.model import weights
-from mm3d.predict.lesions import Placed, pair
+from mm3d.predict.lesions import Placed, depth, pair
 from mm3d.predict.operating_point import choose
 from mm3d.predict.results import stored_weights
 from mm3d.predictions import read
@@ -66,7 +67,7 @@ def test_an_exam_of_mixed_and_missing_views(tmp_path: Path, model: Path) -> None
 def test_of_a_view_in_two_kinds_one_is_used_and_that_is_said(tmp_path: Path, model: Path) -> None:
     """Volumes with mammograms of the same view, repeats, raw data, and a view that is neither CC nor MLO."""
     folder = tmp_path / "exam"
-    write_exam(folder, "DBT L CC", "DBT L CC again", "FFDM L CC", "FFDM L MLO", study="1.2.3")
+    paths = write_exam(folder, "DBT L CC", "DBT L CC again", "FFDM L CC", "FFDM L MLO", study="1.2.3")
     raw = image("FFDM", "L", "MLO")
     raw.StudyInstanceUID, raw.PresentationIntentType = "1.2.3", "FOR PROCESSING"
     spot = image("FFDM", "L", "CC")
@@ -77,6 +78,8 @@ def test_of_a_view_in_two_kinds_one_is_used_and_that_is_said(tmp_path: Path, mod
     assert predict(folder, "-o", tmp_path / "out", "--weights", model) == 0
     views = by_view(read(tmp_path / "out" / "predictions.json"))
     assert set(views) == {("lcc", "DBT"), ("lcc1", "DBT"), ("lmlo", "FFDM")}
+    looked = looked_at(dcmread(tmp_path / "out" / "sr" / "cad.dcm"), "111063")
+    assert sorted(looked) == sorted(instance(paths[number]) for number in (0, 1, 3))
     assert record(tmp_path / "out")["notes"] == [
         "L CC: of a volume and a mammogram, the volume is taken.",
         "L MLO: the image For Presentation is used, the one For Processing is left out.",
@@ -152,7 +155,9 @@ def test_a_volume_in_single_slices_is_marked_in_the_right_file(tmp_path: Path, m
     assert predict(tmp_path / "exam", "-o", tmp_path / "out", "--weights", model, "--threshold", "0") == 0
     ((_, view),) = read(tmp_path / "out" / "predictions.json").views()
     found = marked(tmp_path / "out" / "sr" / "measurements.dcm")
-    assert [mark[0] for mark in found] == [instance(paths[round(f.slice or 0)]) for f in view.findings]
+    slices = [f.slice for f in view.findings if f.slice is not None]
+    assert len(set(slices)) > 1
+    assert [mark[0] for mark in found] == [instance(paths[round(z)]) for z in slices]
 
 
 def test_real_mammograms(tmp_path: Path, model: Path, real_data: Path) -> None:
@@ -175,6 +180,7 @@ def test_dicom_and_prepared_views_give_the_same_whatever_the_chunk(tmp_path: Pat
     assert predict(tmp_path / "prepared", "-o", tmp_path / "again", "--weights", model) == 0
     one, two = (read(tmp_path / name / "predictions.json").breasts for name in ("dicom", "again"))
     assert one == two
+    assert all(view.findings for breast in one for view in breast.views)
     assert predict(tmp_path / "prepared", "-o", tmp_path / "chunk", "--weights", model, "--chunk", "1") == 0
     three = read(tmp_path / "chunk" / "predictions.json").breasts
     for whole, other in zip(one, three, strict=True):
@@ -326,8 +332,14 @@ def test_findings_as_far_from_the_nipple_are_one_lesion() -> None:
         Placed("CC", 0.5, depth=9.0),
     ]
     assert pair(findings) == [None, 0, None, 0, None]  # 0.8 finds only 3.0, which is too far
+    # The highest score chooses first, and its nearest is nearer to another.
+    assert pair([Placed("CC", 0.3, 4.85), Placed("CC", 0.9, 5.0), Placed("MLO", 0.8, 4.9)]) == [None, 0, 0]
     assert pair(findings[:1]) == [None]
     assert pair([]) == []
+    left, right = (Geometry((10, 0, 110, 50), mirrored, 50, 100, 1, 1) for mirrored in (False, True))
+    box = (60.0, 10.0, 80.0, 20.0)  # 40 pixels behind the nipple of a left breast, 60 behind that of a right one
+    assert [depth(box, side, 0.5) for side in (left, right)] == [2.0, 3.0]  # in 10 mm
+    assert [depth(box, side, None) for side in (left, right)] == [4.0, 6.0]  # in tenths of the breast
 
 
 def test_every_stored_slice_has_its_share_of_the_models() -> None:

@@ -165,6 +165,11 @@ def test_the_csv_keeps_the_proposals_and_is_read_back(tmp_path: Path) -> None:
         (lambda c: c["breasts"][0]["views"][0].pop("view"), r"'views'\[0\]: the setting 'view' is missing"),
         (lambda c: c["breasts"][0].update(laterality="R"), r"'breasts'\[0\]: P1 S1: a view is not of the side R"),
         (lambda c: c["breasts"].append(c["breasts"][1]), "P2 S1 rcc2 is there twice"),
+        (
+            lambda c: c["breasts"].append(c["breasts"][1] | {"views": [{"view": "rmlo", "findings": []}]}),
+            "the breast P2 S1 R is there twice",
+        ),
+        (lambda c: c["breasts"][0].update(score=float("inf")), "score inf of the breast is not a finite number"),
     ],
 )
 def test_damaged_json_is_named_by_place(tmp_path: Path, change: Any, reason: str) -> None:

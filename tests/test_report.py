@@ -41,6 +41,7 @@ def test_a_group_does_not_reach_over_to_the_other_breast() -> None:
         (lambda: ShownFinding((5, 0, 1, 1), 0.5), "negative size"),
         (lambda: ShownFinding((0, 0, 1, float("inf")), 0.5), "four finite numbers"),
         (lambda: ShownFinding((0, 0, 1, 1), 0.5, 0, (float("nan"),)), "slice weights"),
+        (lambda: ShownFinding((0, 0, 1, 1), 0.5, 0, (1.1, -0.1)), "slice weights"),
         (lambda: shown_view("R", "CC", "DBT", 5, finding(0.5, 5, 6)), "R CC DBT: a finding is on slice 5 of 0 to 4"),
         (lambda: shown_view("R", "CC", "DBT", 5, finding(0.5, 2, 6)), "R CC DBT: a finding has 6 slice weights for 5"),
         (lambda: shown_exam(views=()), "CASE-7 has no view"),
@@ -74,6 +75,8 @@ def test_images_share_the_bytes_and_are_never_larger_than_stored() -> None:
     assert 60_000 < sum(view.size for view in narrow) <= 100_000  # much of what there is is used
     assert narrow[0].height < HEIGHT
     assert narrow[1].height == HEIGHT  # one frame does not suffer for the slices of others
+    tight = encode((volume, mammogram), 40_000)
+    assert tight[1].size <= 20_000  # nor do the slices for it: it has the share of a view
     with pytest.raises(InputError, match="R CC DBT: too many slices"):
         encode((volume,), 2_000)
 
@@ -100,12 +103,18 @@ def test_the_page_lets_only_itself_run_and_names_no_other_place(tmp_path: Path) 
     page = (tmp_path / "report.html").read_bytes()
     policy = re.search(rb'Content-Security-Policy" content="([^"]+)"', page)
     assert policy
-    directives = policy[1].decode().replace("&#x27;", "'")
-    assert "default-src 'none'" in directives
-    assert "unsafe" not in directives
+    directives = dict(part.split(" ", 1) for part in policy[1].decode().replace("&#x27;", "'").split("; "))
     for tag in (b"script", b"style"):
         (text,) = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), page, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
-        assert f"{tag.decode()}-src 'sha256-{digest}'" in directives
+        assert directives.pop(f"{tag.decode()}-src") == f"'sha256-{digest}'"
+    assert directives == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
     assert not WEBSITES.findall(page)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

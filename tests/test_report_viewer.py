@@ -1,20 +1,29 @@
 """The report in a real browser, as a radiologist uses it: by mouse, by keys alone, by fingers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from opened import Opened
 from playwright.sync_api import Browser, Locator, Page, expect
-from shown_exam import grey, shown_exam, shown_view
+from shown_exam import HEIGHT, WIDTH, bell, grey, shown_exam, shown_view
 
-from mm3d.report.exam import ShownExam
+from mm3d.report.exam import ShownExam, ShownFinding
 from mm3d.report.page import write_report
 
 HOSTILE = (
     "<!--<script </script><script>document.title='taken'</script>"
     "<img src=x onerror=\"document.title='taken'\">&lt;{{program}}'\""
 )
+
+# All that keys change, as text.
+STATE = """() => JSON.stringify([
+    state.threshold, state.marks, state.invert, state.sync, state.tool, state.window, Boolean(state.alone),
+    panes.indexOf(state.active), list.shown().indexOf(state.selected), document.getElementById("help").open,
+    panes.map(({ views, view }) => view && [views.indexOf(view), view.wanted, view.zoom, view.shift]),
+])"""
 
 
 @pytest.fixture
@@ -39,6 +48,8 @@ def test_views_hang_with_chest_walls_facing_and_open_at_their_top_finding(opened
     opened.is_on("Right MLO", 20)
     expect(opened.pane("Left MLO")).to_contain_text("not in this exam")
     expect(opened.pane("Left MLO")).not_to_contain_text("could not be read")
+    expect(opened.page.locator("#scores dt")).to_have_text(["Exam", "Right", "Left"])
+    expect(opened.page.locator("#scores dd")).to_have_text(["0.90", "0.90", "0.45"])
     expect(opened.page.get_by_role("note")).to_contain_text(
         "Not for clinical use. Weights mini-1: Trained on synthetic"
     )
@@ -90,48 +101,55 @@ def drag(page: Page, at: Locator, dx: float, dy: float, button: str = "left") ->
 def test_marks_are_there_where_w_is_high_and_fade_elsewhere(opened: Opened) -> None:
     expect(opened.marks("Right CC").locator("text")).to_have_text(["1 · 0.90"])  # 2 is on slice 15, 5 scores too low
     mark = opened.marks("Right CC").first
-    opacity = [1.0]
-    for _ in range(4):
-        opened.page.keyboard.press("ArrowDown")
-        z = 6 + len(opacity)
+    opacity = []
+    for z in range(6, 11):
         expect(opened.pane("Right CC")).to_have_attribute("data-slice", str(z))
         opacity.append(float(mark.evaluate("mark => mark.style.opacity")))
+        opened.page.keyboard.press("ArrowDown")
     assert opacity == sorted(opacity, reverse=True)
     assert opacity[0] == 1 > opacity[-1]
     opened.page.keyboard.press("Home")
     expect(opened.marks("Right CC")).to_have_count(0)
 
 
-def test_the_box_lies_on_the_finding(opened: Opened) -> None:
-    """In a fitted view and in one zoomed and moved, the box is where its stored pixels are."""
-    pane = opened.pane("Left CC")
-    opened.page.get_by_role("button", name="Finding 3").click()
+def test_the_box_lies_on_the_finding(browser: Browser, tmp_path: Path) -> None:
+    """In a fitted view and in one zoomed and moved, the box is where its stored pixels are: here, a bright patch."""
+    found = ShownFinding((40, 100, 64, 140), 0.45, 3, bell(12, 3))
+    view = shown_view("L", "CC", "DBT", 12, found)
+    patch = np.zeros((HEIGHT, WIDTH), np.uint8)
+    patch[100:140, 40:64] = 255
+    exam = shown_exam(views=(replace(view, frame=lambda z: np.maximum(view.frame(z), patch)),))
+    report = open_report(browser, tmp_path, exam)
+    pane = report.pane("Left CC")
     for zoom in ("1.6×", ""):
-        frame = opened.marks("Left CC").locator("rect").bounding_box()
-        stage = pane.locator(".stage").bounding_box()
-        assert frame
-        assert stage
-        # The chest wall is where the image begins; boxes are drawn 4 pixels larger than they are.
-        scale = (frame["width"] - 8 - 2.5) / 24
-        assert frame["height"] == pytest.approx(frame["width"], abs=1)
-        assert frame["x"] + 4 + 1.25 - (image_left(pane) + stage["x"]) == pytest.approx(40 * scale, abs=2)
+        report.drawn()
+        box = report.marks("Left CC").locator("rect").bounding_box()
+        assert box
+        # Boxes are drawn 4 pixels larger than they are, with lines of 2.5 pixels.
+        inner = (box["x"] + 5.25, box["y"] + 5.25, box["x"] + box["width"] - 5.25, box["y"] + box["height"] - 5.25)
+        assert inner == pytest.approx(bright(pane), abs=2)
         for key in ("+", "+", "Shift+ArrowLeft", "Shift+ArrowLeft") if zoom else ("0",):
-            opened.page.keyboard.press(key)
+            report.page.keyboard.press(key)
         expect(pane.locator(".settings")).to_have_text(zoom)
+    report.close()
 
 
-def image_left(pane: Locator) -> float:
-    """Where the image begins, in CSS pixels of the stage, by its pixels: the leftmost tissue, at the chest wall."""
-    return float(
-        pane.locator("canvas").evaluate(
-            """canvas => {
-                const row = canvas.getContext("2d").getImageData(0, canvas.height / 2, canvas.width, 1).data;
-                let x = 0;
-                while (x < canvas.width && row[4 * x] < 30) x++;
-                return x / devicePixelRatio;
-            }"""
-        )
+def bright(pane: Locator) -> tuple[float, ...]:
+    """x1, y1, x2, y2 of the bright pixels of an image, in CSS pixels of the page."""
+    edges = pane.locator("canvas").evaluate(
+        """canvas => {
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const xs = [], ys = [];
+            for (let i = 0; i < canvas.width * canvas.height; i++) {
+                if (data[4 * i] > 165) xs.push(i % canvas.width), ys.push(Math.floor(i / canvas.width));
+            }
+            const { left, top } = canvas.getBoundingClientRect();
+            const from = (list, start) => start + list.reduce((a, b) => Math.min(a, b)) / devicePixelRatio;
+            const to = (list, start) => start + (list.reduce((a, b) => Math.max(a, b)) + 1) / devicePixelRatio;
+            return [from(xs, left), from(ys, top), to(xs, left), to(ys, top)];
+        }"""
     )
+    return tuple(edges)
 
 
 def test_the_threshold_hides_boxes_and_the_page_says_what_is_not_marked(opened: Opened) -> None:
@@ -155,9 +173,11 @@ def test_the_threshold_hides_boxes_and_the_page_says_what_is_not_marked(opened: 
 
 
 def test_an_operating_point_between_the_slider_s_steps_is_kept(browser: Browser, tmp_path: Path) -> None:
-    report = open_report(browser, tmp_path, shown_exam(threshold=0.4499))
-    expect(report.page.locator(".finding")).to_have_count(4)  # 0.45 is above it
-    expect(report.page.locator("#told")).to_contain_text("the operating point of 0.450")
+    report = open_report(browser, tmp_path, shown_exam(threshold=0.4501))
+    for _ in range(2):
+        expect(report.page.locator(".finding")).to_have_count(3)  # 0.45 is below it
+        expect(report.page.locator("#told")).to_contain_text("the operating point of 0.450")
+        report.page.get_by_label("Show scores from").fill("0.45")  # its nearest step, and it is meant
     report.close()
 
 
@@ -174,7 +194,7 @@ def test_a_finding_of_the_list_moves_its_view(opened: Opened) -> None:
     expect(page.locator("#findings > li")).to_have_count(4)
     first = page.locator("#findings > li").first.locator(".finding")
     expect(first).to_have_count(2)  # CC and MLO of one lesion together
-    opened.page.get_by_role("button", name="Finding 2, Right CC DBT, slice 16").click()
+    page.get_by_role("button", name="Finding 2, Right CC DBT, slice 16, 12 × 12 mm, score 0.50").click()
     opened.is_on("Right CC", 15)
     expect(opened.marks("Right CC").locator("text")).to_have_text(["2 · 0.50"])
     page.get_by_role("button", name="Finding 4, Left CC FFDM").click()  # the mammogram comes forward
@@ -214,6 +234,8 @@ def test_window_zoom_invert_and_reset(opened: Opened) -> None:
     expect(settings).to_contain_text("W 100 L")
     brighter = pane.locator("canvas").evaluate(read)
     assert brighter > grey(6) + 20
+    drag(opened.page, pane.locator(".stage"), 60, 0, button="right")
+    expect(settings).not_to_contain_text("W 100")
     opened.page.get_by_role("button", name="Reset").click()
     expect(settings).to_be_empty()
     opened.is_on("Right CC", 6)
@@ -314,6 +336,12 @@ def test_every_key_of_the_help_page_does_something(opened: Opened) -> None:
         else:
             told.add(named.get(text, text.lower() if len(text) == 1 else "Escape" if text == "Esc" else text))
     assert told == known
+    opened.page.keyboard.press("ArrowRight")  # Left CC, which has two images
+    last = ["Escape", "0", "?"]  # they undo what others did, and the help lets no other key through
+    for key in (*sorted(known - set(last)), *last):
+        before = opened.page.evaluate(STATE)
+        opened.page.keyboard.press(key)
+        assert opened.page.evaluate(STATE) != before, key
 
 
 def test_two_fingers_zoom_and_one_scrolls(browser: Browser, tmp_path: Path) -> None:

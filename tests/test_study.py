@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from mm3d.model import weights
 from mm3d.predict import operating_point
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order
 from mm3d.study.results import path_of, read_cohort, read_results
-from mm3d.study.ship import ship
+from mm3d.study.ship import choose, ship
 from mm3d.study.spec import StudySpec, only, read_study
 
 TINY = """
@@ -156,7 +157,11 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "Missing: broken-seed0, after-broken-seed0." in page
     assert "| broken (broken) | volume | – | – | – | – | – |" in page
     assert "| M&M-3D is ahead of broken | mm3d – broken | – | – | missing | – | – | missing |" in page
-    assert "[0.61]" in page  # the paper's, beside ours
+    (row,) = [line.split(" | ") for line in page.splitlines() if line.startswith("| M&M (ffdm) | ffdm | ")]
+    figures = read_results(read_study(str(path)), folder / "results")["ffdm", 0].figures
+    for cell, name, published in ((row[2], "recall@0.25", "[0.61]"), (row[6], "auc", "[0.89]")):
+        assert cell.startswith(f"{figures[name]:.3f} ± ")
+        assert cell.endswith(published)  # the paper's, beside ours
     assert (tmp_path / "study" / "row.jpg").stat().st_size < 200_000
     assert "study/row.jpg" in page
 
@@ -166,6 +171,9 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert ship(str(path), folder / "results", folder / "study", tmp_path) == 0
     header = weights.read_header(tmp_path / "dbt.safetensors")
     assert header.provenance["study"]["run"] == "mm3d"
+    own = read_results(study := read_study(str(path)), folder / "results")["mm3d", 0]
+    worse, better = (replace(own, seed=n, figures={"recall@0.25": 0.1 * n, "auc": 0.5}) for n in (1, 2))
+    assert choose(study, [worse, better, worse], "DBT") is better
     assert "auc" in header.provenance["study"]["figures"]
     assert "synthetic" in header.intended_use
     point = operating_point.choose(None, None, header)  # as `mm3d predict` does
@@ -208,6 +216,7 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     assert 0 < reached < 30
     log = checkpoints.parent / "log.jsonl"
     lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= reached]
+    assert lines
     code, said = run_study(longer, folder, "--only", "long")
     assert code == 0, said
     assert log.read_text().splitlines()[: len(lines)] == lines  # those steps were not done again

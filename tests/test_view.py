@@ -75,6 +75,7 @@ def test_only_the_folder_is_served_and_only_to_who_knows_the_address(
 
 def test_nobody_else_on_the_network_can_connect(served: tuple[subprocess.Popen[str], str]) -> None:
     _, address = served
+    assert get(address)[0] == 200
     with pytest.raises(OSError, match=r"refused"):
         get(address.replace("127.0.0.1", "127.0.0.2"))
 

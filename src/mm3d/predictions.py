@@ -109,10 +109,13 @@ class Predictions:
                 raise InputError(
                     f"{self.places.get(key, 'predictions')}: the view {key.name} is there twice; keep one."
                 )
-        breasts = Counter((breast.patient, breast.exam, breast.laterality) for breast in self.breasts)
-        for breast, count in breasts.items():
-            if count > 1:
-                raise InputError(f"predictions: the breast {' '.join(breast)} is there twice; keep one.")
+        seen: set[tuple[str, ...]] = set()
+        for breast in self.breasts:
+            name = (breast.patient, breast.exam, breast.laterality)
+            if name in seen:
+                place = next((self.places[key] for key in breast.view_keys() if key in self.places), "predictions")
+                raise InputError(f"{place}: the breast {' '.join(name)} is there twice; put its views together.")
+            seen.add(name)
 
     def views(self) -> Iterator[tuple[Key, ViewPrediction]]:
         for breast in self.breasts:
