@@ -75,6 +75,10 @@ def test_learning_happens(tmp_path: Path) -> None:
     assert header.provenance["input"] == "ffdm"
     assert header.provenance["prepare"] == {"width": W, "length": H, "slices": SLICES, "intensity": "auto"}
     assert header.provenance["validation"]["auc"] > 0.9
+    held = load_file(tmp_path / "run" / "checkpoints" / "step-00000100.safetensors")
+    saved = load_file(tmp_path / "run" / "last.safetensors")
+    assert all(torch.equal(saved[name], held[f"average/detector.{name}"]) for name in saved)  # ema is what is saved
+    assert not torch.equal(saved["proposal_features"], held["learner/detector.proposal_features"])
 
 
 def finished_steps(folder: Path) -> list[dict[str, Any]]:
