@@ -125,6 +125,6 @@ def test_the_learning_rate_over_the_steps() -> None:
     model = build()
     optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25))
     set_rate(optimiser, 2.0)
-    rates = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
+    set_to = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
-        assert rates[id(parameter)] == (0.5 if name.startswith("backbone.") else 2.0), name
+        assert set_to[id(parameter)] == (0.5 if name.startswith("backbone.") else 2.0), name
