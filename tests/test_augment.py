@@ -1,5 +1,10 @@
 """What augmentation shows the model must still be true: a box stays on its lesion."""
 
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +16,12 @@ from mm3d.train.config import AugmentConfig
 
 S, H, W = 3, 80, 60
 NOTHING = Change(False, False, (0.0, 0.0), 0.0, 1.0, 1.0, 0.0)
+# How large a change is, where its absolute value is not it.
+SIZES: dict[str, Callable[[Any], float]] = {
+    "shift": lambda shift: max(map(abs, shift)),
+    "scale": lambda scale: abs(scale - 1),
+    "gamma": lambda gamma: abs(math.log(gamma)),
+}
 changes = st.builds(
     Change,
     mirror=st.booleans(),
@@ -50,11 +61,16 @@ def test_all_slices_change_alike() -> None:
 
 
 def test_flips_are_of_the_breast() -> None:
-    config = AugmentConfig(shift=0.1)
+    config = AugmentConfig(shift=0.1, rotate=30.0, scale=0.2, gamma=0.5, noise=0.05)
     drawn = [draw_changes(config, np.random.default_rng(seed)) for seed in range(40)]
     assert all((cc.mirror, cc.turn) == (mlo.mirror, mlo.turn) for cc, mlo in drawn)
     assert {(cc.mirror, cc.turn) for cc, _ in drawn} == {(a, b) for a in (True, False) for b in (True, False)}
-    assert any(cc.shift != mlo.shift for cc, mlo in drawn)
+    # The rest is each view's own, up to what was asked for and nearly so in 80 draws.
+    greatest = {"shift": 0.1, "angle": math.radians(30), "scale": 0.2, "gamma": math.log(1.5), "noise": 0.05}
+    for name, limit in greatest.items():
+        size = SIZES.get(name, abs)
+        assert any(getattr(cc, name) != getattr(mlo, name) for cc, mlo in drawn), name
+        assert 0.9 * limit < max(size(getattr(change, name)) for pair in drawn for change in pair) <= limit, name
 
 
 def test_air_stays_air_and_grey_values_stay_grey_values() -> None:
@@ -65,6 +81,8 @@ def test_air_stays_air_and_grey_values_stay_grey_values() -> None:
     assert 0 <= changed.min()
     assert changed.max() <= 1
     assert changed[image > 0].std() > 0.1
+    darker = change_image(image, dataclasses.replace(NOTHING, gamma=1.5), np.random.default_rng(0))
+    np.testing.assert_allclose(darker, image**1.5, rtol=1e-5)
 
 
 def test_nothing_is_exactly_nothing() -> None:

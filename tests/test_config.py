@@ -67,18 +67,18 @@ def test_a_misspelt_choice_is_refused_when_made_in_python_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "said"),
     [
-        {"channels": 30, "attention_heads": 8},
-        {"proposals": 0},
-        {"heads": -1},
-        {"chunk": -1},
-        {"backbone": {"widths": [1, 2]}},
-        {"backbone": {"widths": [30, 30, 30, 30], "norm": "group", "stem": 30}},
+        ({"channels": 30, "attention_heads": 8}, "channels = 30 must be a multiple of attention_heads = 8"),
+        ({"proposals": 0}, "proposals = 0 must be at least 1"),
+        ({"heads": -1}, "heads = -1 must be at least 1"),
+        ({"chunk": -1}, "chunk = -1 must be 0"),
+        ({"backbone": {"widths": [1, 2]}}, "A backbone has four stages"),
+        ({"backbone": {"widths": [30, 30, 30, 30], "norm": "group", "stem": 30}}, "must be multiples of 8"),
     ],
 )
-def test_models_that_cannot_be_built_are_refused_when_configured(changes: dict[str, object]) -> None:
-    with pytest.raises(InputError):
+def test_models_that_cannot_be_built_are_refused_when_configured(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=f"^here: .*{said}"):
         from_dict(ModelConfig, changes, "here")
 
 

@@ -1,7 +1,7 @@
 """The claims the paper rests on: one model for mammograms and volumes, and nothing that depends on how it is fed."""
 
 import dataclasses
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,9 +9,11 @@ from examples import DEVICES, TINY, build, max_difference, random_breasts, tiny
 
 from mm3d.errors import InputError
 from mm3d.model.backbone import FrozenBatchNorm2d
+from mm3d.model.boxes import from_cxcywh
 from mm3d.model.config import BACKBONES, FusionName
 from mm3d.model.detector import Breasts, Detections, Detector
-from mm3d.model.fusion import PARAMETER_FREE
+from mm3d.model.fusion import PARAMETER_FREE, TimeSform
+from mm3d.model.head import CascadeHead
 
 FUSIONS = get_args(FusionName)
 
@@ -167,6 +169,7 @@ def test_folded_batchnorms_change_nothing_and_leave_the_model_alone() -> None:
     before = shapes(model)
     with torch.no_grad():
         plain, fast = model(breasts), model.for_inference()(breasts)
+        assert torch.equal(model(breasts).logits, plain.logits)
     assert shapes(model) == before
     assert_same(plain, fast)
 
@@ -213,14 +216,18 @@ def test_a_breast_without_any_view_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "sizes", "present"),
-    [((1, 3, 4, 8, 8), (1, 3, 2), (1, 3)), ((1, 2, 4, 8, 8), (1, 2), (1, 2)), ((1, 2, 4, 8, 8), (1, 2, 2), (2, 2))],
+    ("images", "sizes", "present", "words"),
+    [
+        ((1, 3, 4, 8, 8), (1, 3, 2), (1, 3), r"Images must be \(B, 2, S, H, W\), CC and MLO, not \(1, 3, 4, 8, 8\)"),
+        ((1, 2, 4, 8, 8), (1, 2), (1, 2), r"sizes must be \(1, 2, 2\) .* not \(1, 2\) and \(1, 2\)"),
+        ((1, 2, 4, 8, 8), (1, 2, 2), (2, 2), r"present \(1, 2\) of bool, not \(1, 2, 2\) and \(2, 2\)"),
+    ],
 )
 def test_batches_of_the_wrong_shape_are_refused(
-    images: tuple[int, ...], sizes: tuple[int, ...], present: tuple[int, ...]
+    images: tuple[int, ...], sizes: tuple[int, ...], present: tuple[int, ...], words: str
 ) -> None:
-    with pytest.raises(InputError, match="must be"):
-        Breasts(torch.zeros(images), torch.ones(sizes), torch.ones(present, dtype=torch.bool))
+    with pytest.raises(InputError, match=words):
+        Breasts(torch.zeros(images), torch.ones(sizes, dtype=torch.long), torch.ones(present, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,7 @@ def test_batches_of_the_wrong_shape_are_refused(
         ({"sizes": torch.tensor([[[64, 96], [96, 64]]])}, r"64 x 96 \(height x width\) does not fit"),
         ({"sizes": torch.tensor([[[0, 64], [96, 64]]])}, "does not fit"),
         ({"sizes": torch.tensor([[[96.0, 64], [96, 64]]])}, "whole pixels"),
-        ({"images": torch.zeros(0)}, "must be"),
+        ({"images": torch.zeros(0)}, r"Images must be \(B, 2, S, H, W\)"),
     ],
 )
 def test_batches_that_are_not_what_they_should_be_are_refused(change: dict[str, torch.Tensor], words: str) -> None:
@@ -241,6 +248,47 @@ def test_batches_that_are_not_what_they_should_be_are_refused(change: dict[str, 
 
 
 # ---- every choice --------------------------------------------------------------------------------------------------
+
+
+def of_the_first_head(model: Detector, part: str) -> tuple[Detections, Any]:
+    """What the model says of some breasts, and what a part of its first head gave."""
+    given = []
+    hook = model.heads[0].get_submodule(part).register_forward_hook(lambda _, __, output: given.append(output))
+    with torch.no_grad():
+        detections = model(random_breasts())
+    hook.remove()
+    return detections, given[0]
+
+
+@pytest.mark.parametrize("fusion", PARAMETER_FREE)
+def test_slices_are_fused_as_the_paper_says(fusion: str) -> None:
+    """Eq. 6: the average of the slices' features, weighted by w, which is the softmax of how malignant they look."""
+    model = build(tiny(fusion=fusion))
+    detections, h_s = of_the_first_head(model, "norm3")  # (M, N, S, D)
+    head = model.heads[0]
+    assert isinstance(head, CascadeHead)
+    with torch.no_grad():
+        m_s = head.classify(h_s)
+    w = m_s.exp() / m_s.exp().sum(dim=2, keepdim=True)
+    expected = {
+        "weighted": torch.einsum("mns,mnsd->mnd", w, h_s),
+        "mean": h_s.sum(dim=2) / 4,
+        "max": h_s.sort(dim=2).values[:, :, -1],
+    }
+    torch.testing.assert_close(detections.features[0, 0], expected[fusion], atol=1e-5, rtol=1e-5)
+    assert detections.slice_weights is not None
+    torch.testing.assert_close(detections.slice_weights[0, 0], w.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert max_difference(expected["weighted"], expected["mean"]) > 1e-3  # or it would tell nothing
+
+
+@pytest.mark.parametrize("fusion", ["timesform", "query"])
+def test_the_weights_of_slices_are_what_was_attended_to(fusion: FusionName) -> None:
+    detections, (_, attention) = of_the_first_head(build(tiny(fusion=fusion)), "fusion.attention")
+    # (M * N, queries, keys): the keys of timesform are the slices of every position.
+    w = attention.unflatten(2, (-1, 4)).sum(dim=2).mean(dim=1).unflatten(0, (2, 8))
+    assert detections.slice_weights is not None
+    torch.testing.assert_close(detections.slice_weights[0, 0], w.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
@@ -280,6 +328,9 @@ def test_a_fresh_timesform_is_mean_pooling_of_the_roi_features() -> None:
     one = random_breasts(slices=1)
     with torch.no_grad():
         torch.testing.assert_close(fresh(one).logits, plain(one).logits, atol=1e-5, rtol=1e-5)
+        several = torch.rand(2, 8, 49, 4, TINY.channels)  # one slice is its own mean: only several tell
+        fused, _ = TimeSform(TINY)(several)
+    torch.testing.assert_close(fused, several.mean(dim=3, keepdim=True))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -301,3 +352,10 @@ def test_bfloat16_keeps_boxes_and_scores_in_float32(device: str) -> None:
     assert rough.boxes.dtype == rough.logits.dtype == torch.float32
     torch.testing.assert_close(rough.logits, exact.logits, atol=0.1, rtol=0.1)
     torch.testing.assert_close(rough.boxes, exact.boxes, atol=2, rtol=0.05)
+    # A fresh model leaves its boxes alone, so nothing but arithmetic in bfloat16 could move them.
+    fresh = Detector(TINY).eval().to(device)
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+        boxes = fresh(random_breasts(height=101, width=67).to(device)).boxes
+    start = from_cxcywh(fresh.proposal_boxes.detach()) * torch.tensor([67, 101, 67, 101], device=device)
+    assert max_difference(start, start.bfloat16().float()) > 0.01
+    torch.testing.assert_close(boxes, start.expand_as(boxes), atol=1e-4, rtol=0)

@@ -23,9 +23,11 @@ from mm3d.phantom.scale import SCALES
 from mm3d.phantom.tissue import FAT, GLAND, attenuation, beside
 from mm3d.phantom.trial import BreastView, Trial, draw_case, make_views, render_breast
 from mm3d.phantom.truth import reconstructed_signal, signal_box, visible_range
+from mm3d.prepare.prepared import read_breasts
 
 TINY = Trial(seed=5, breasts=40, scale="tiny", malignant=0.6, benign=0.3)
 MINI = replace(TINY, scale="mini")
+CANCERS = replace(MINI, malignant=1.0, benign=0.0, one_view=0.0)  # in both views
 
 
 # ---- the trial -----------------------------------------------------------------------------------------------------
@@ -58,11 +60,17 @@ def test_shares_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"malignant": 0.8, "benign": 0.3}, {"breasts": 0}, {"scale": "huge"}, {"one_view": 2.0}, {"contrast": 0.0}],
+    ("wrong", "said"),
+    [
+        ({"malignant": 0.8, "benign": 0.3}, "malignant = 0.8 and benign = 0.3 must be shares of one whole"),
+        ({"breasts": 0}, "breasts = 0 must be at least 1"),
+        ({"scale": "huge"}, "scale = 'huge' is none of tiny, mini, full"),
+        ({"one_view": 2.0}, "one_view = 2.0 must be between 0 and 1"),
+        ({"contrast": 0.0}, "contrast = 0.0 must be above 0"),
+    ],
 )
-def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InputError):
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
         replace(TINY, **wrong)  # type: ignore[arg-type]
 
 
@@ -81,7 +89,12 @@ def test_both_breasts_of_a_patient_are_alike_and_of_the_two_sides() -> None:
     left, right, other = (render_breast(TINY, index) for index in (0, 1, 2))
     assert (left.laterality, right.laterality) == ("L", "R")
     assert left.patient == right.patient != other.patient
-    assert abs(left.thickness_mm - right.thickness_mm) < 15
+    drawn = [make_views(TINY, index)[0].form.anatomy for index in range(7)]
+    for one, same, next_patient in (drawn[0:3], drawn[2:5], drawn[4:7]):
+        assert abs(one.thickness - same.thickness) < 12  # two women's differ by 18 mm in the mean
+        assert abs(one.depth - same.depth) < 12
+        assert one != same  # nearly alike, not copies
+        assert one.density != next_patient.density
     # The chest wall is on the left of a left breast, on the right of a right one.
     assert left.views[0].pixels[0, :, 0].sum() > 0 == left.views[0].pixels[0, :, -1].sum()
     assert right.views[0].pixels[0, :, -1].sum() > 0 == right.views[0].pixels[0, :, 0].sum()
@@ -116,8 +129,7 @@ def test_only_the_shape_tells_a_malignant_mass_from_a_benign_one() -> None:
 
 @pytest.fixture(scope="module")
 def views() -> list[tuple[BreastView, BreastView]]:
-    trial = replace(MINI, malignant=1.0, benign=0.0, one_view=0.0)
-    return [make_views(trial, index) for index in range(6)]
+    return [make_views(CANCERS, index) for index in range(6)]
 
 
 def test_contrast_makes_findings_stand_out_without_moving_anything_else() -> None:
@@ -146,8 +158,9 @@ def test_boxes_hold_what_a_lesion_adds(views: list[tuple[BreastView, BreastView]
                 top, left = seen.change.where[1].start + view.form.top, seen.change.where[2].start
                 inside = shadow[y1 - top : y2 - top, x1 - left : x2 - left]
                 assert inside.sum() > 0.97 * shadow.sum()
-                # Tight: the outermost rows and columns are not empty.
-                assert min(inside[0].max(), inside[-1].max(), inside[:, 0].max(), inside[:, -1].max()) > 0
+                # Tight: the outermost rows and columns are not empty, nor next to empty.
+                outermost = min(inside[0].max(), inside[-1].max(), inside[:, 0].max(), inside[:, -1].max())
+                assert outermost > 0.025 * np.quantile(shadow, 0.995)
 
 
 def test_a_finding_is_as_deep_in_both_views(views: list[tuple[BreastView, BreastView]]) -> None:
@@ -191,18 +204,25 @@ def test_a_lesion_changes_its_surroundings_and_nothing_else(kind: str) -> None:
     assert difference[~near].max() < 0.02 * difference.max() + 1e-6
 
 
-def test_the_visible_range_is_around_the_best_slice_and_at_the_lesion() -> None:
-    for index in range(6):
-        rendered = render_breast(replace(MINI, malignant=1.0, benign=0.0), index)
-        for view in rendered.views:
-            for finding in view.findings:
-                if view.modality == "FFDM":
+def test_the_visible_range_is_around_the_best_slice_and_at_the_lesion(
+    views: list[tuple[BreastView, BreastView]],
+) -> None:
+    for index, pair in enumerate(views):
+        for number, image in enumerate(render_breast(CANCERS, index).views):
+            for seen, finding in zip(pair[number // 2].seen, image.findings, strict=True):
+                if image.modality == "FFDM":
                     assert finding.slice is None
                     continue
                 assert finding.slice is not None
                 assert finding.first_slice is not None
                 assert finding.last_slice is not None
-                assert 0 <= finding.first_slice <= finding.slice <= finding.last_slice < len(view.pixels)
+                assert 0 <= finding.first_slice <= finding.slice <= finding.last_slice < len(image.pixels)
+                added = np.abs(seen.change.added).sum(axis=(1, 2))
+                middle = seen.change.where[0].start + float(np.average(np.arange(len(added)), weights=added))
+                assert finding.first_slice <= middle <= finding.last_slice
+                # Distortions and vessels are long and uneven, and best seen where most of them lies in the slice.
+                uneven = seen.lesion.kind.name in ("architectural distortion", "vascular calcification")
+                assert abs(finding.slice - middle) < (9 if uneven else 4)
 
 
 @pytest.mark.parametrize("d", [[0.1, 0.6, 1.0, 0.4], [1.0, 0.2, 0.9], [0.2, 0.5, 0.9, 1.0]])
@@ -327,6 +347,10 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
     sizes = ["--width", "40", "--length", "80", "--slices", "4"]
     assert main(["prepare", "tables", str(trial), "-o", str(tmp_path / "prepared"), *sizes]) == 0
     assert "malignant findings" in capsys.readouterr().out
+    breasts = read_breasts(tmp_path / "prepared")
+    assert [(breast.label, len(views)) for breast, views in breasts] == [("malignant", 4)] * 2
+    for _, views in breasts:
+        assert any(finding.malignant for view in views for finding in view.findings() or ())
 
 
 def test_the_audit_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

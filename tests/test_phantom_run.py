@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 from virtual_trial import Trial, crashing, render
 
@@ -109,7 +110,12 @@ def test_another_seed_gives_other_images_under_other_numbers(tmp_path: Path) -> 
     one, two = (make(tmp_path / str(seed) / "trial", trial=Trial(seed=seed)) for seed in (1, 2))
     images = [name for name in one if name.endswith(".dcm")]
     assert len(images) == 16
-    assert all(one[name] != two[name] for name in images)
+    for name in images:
+        here, there = (pydicom.dcmread(tmp_path / seed / "trial" / name) for seed in ("1", "2"))
+        assert not np.array_equal(here.pixel_array, there.pixel_array)
+        for number in ("SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
+            assert here[number].value != there[number].value
+    assert one.keys() == two.keys()
 
 
 @FORMATS

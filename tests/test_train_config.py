@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from examples import build
 
 from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.model.config import BACKBONES, PRESETS
 from mm3d.train.config import SHIPPED, OptimiserConfig, read_config
-from mm3d.train.optimiser import rate_at
+from mm3d.train.optimiser import make_optimiser, rate_at, set_rate
 
 TEXT = """
 [model]
@@ -121,3 +122,9 @@ def test_the_learning_rate_over_the_steps() -> None:
     falling = OptimiserConfig(learning_rate=1.0, schedule="step")
     assert [rate_at(step, 90, falling) for step in (0, 59, 60, 79, 80, 89)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     assert rate_at(5, 10, OptimiserConfig(learning_rate=0.3)) == 0.3
+    model = build()
+    optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25))
+    set_rate(optimiser, 2.0)
+    set_to = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert set_to[id(parameter)] == (0.5 if name.startswith("backbone.") else 2.0), name

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from mm3d.batches import prepared_breasts
 from mm3d.errors import InputError
+from mm3d.records import Breast
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig
-from mm3d.train.data import TrainingBreast, choose, epoch_batches, epoch_order, load_batch, plan
+from mm3d.train.data import Batch, TrainingBreast, choose, epoch_batches, epoch_order, load_batch, plan
 
 STILL = AugmentConfig(horizontal_flip=0.0, vertical_flip=0.0)
 
@@ -115,16 +116,22 @@ def test_ranks_share_a_batch(pool: list[TrainingBreast]) -> None:
         assert sum(len(part.targets.boxes) for part in parts) == len(whole.targets.boxes)
 
 
+def at_box(batch: Batch, number: int) -> torch.Tensor:
+    """(S,) how bright each slice is at the middle of a finding's box."""
+    breast, view = batch.targets.places[number].tolist()
+    x1, y1, x2, y2 = batch.targets.boxes[number].tolist()
+    cx, cy = round((x1 + x2) / 2), round((y1 + y2) / 2)
+    return batch.breasts.images[breast, view, :, cy - 2 : cy + 2, cx - 2 : cx + 2].mean(dim=(1, 2))
+
+
 def test_volumes_carry_the_slice_of_their_findings(pool: list[TrainingBreast]) -> None:
     chosen = [breast for breast in pool if breast.malignant and breast.prepared.annotated]
-    planned = dataclasses.replace(next(plan(chosen, "natural", 1, 0)), members=(0,))
+    planned = dataclasses.replace(next(plan(chosen, "natural", 1, 0)), members=tuple(range(len(chosen))))
     batch = load_batch(chosen, planned, STILL, 0)
-    for (_, view), box, z in zip(
-        batch.targets.places.tolist(), batch.targets.boxes.tolist(), batch.targets.slices, strict=True
-    ):
-        cx, cy = round((box[0] + box[2]) / 2), round((box[1] + box[3]) / 2)
-        around = batch.breasts.images[0, view, :, cy - 2 : cy + 2, cx - 2 : cx + 2].mean(dim=(1, 2))
-        assert int(around.argmax()) == int(z)
+    assert batch.targets.places.tolist() == [[breast, view] for breast in range(10) for view in range(2)]
+    assert set(batch.targets.slices.tolist()) == set(range(SLICES))
+    for number, z in enumerate(batch.targets.slices):
+        assert int(at_box(batch, number).argmax()) == int(z)
 
 
 def test_slices_are_drawn_where_the_finding_is(pool: list[TrainingBreast]) -> None:
@@ -135,6 +142,7 @@ def test_slices_are_drawn_where_the_finding_is(pool: list[TrainingBreast]) -> No
         batch = load_batch(chosen, planned, STILL, 0)
         assert batch.breasts.images.shape[2] == 1
         assert len(batch.targets.boxes) == 4
+        assert min(float(at_box(batch, number)) for number in range(4)) > 0.35  # without the blob it is 0.2
         seen |= {float(image.max()) for image in batch.breasts.images.flatten(0, 1)}
     assert len(seen) > 2 * len(chosen)  # not always the same slice
     hidden = [dataclasses.replace(b, boxed=False) for b in chosen]
@@ -152,10 +160,16 @@ def test_views_of_different_depth_meet(tmp_path: Path) -> None:
     breasts = [TrainingBreast(mixed, "volume")]
     batch = load_batch(breasts, next(plan(breasts, "natural", 1, 0)), STILL, 0)
     assert batch.breasts.images.shape[2] == SLICES
+    assert batch.targets.places.tolist() == [[0, 0], [0, 1]]
     for (_, view), z in zip(batch.targets.places.tolist(), batch.targets.slices.tolist(), strict=True):
         box = batch.targets.boxes[view].round().int().tolist()
         around = batch.breasts.images[0, view, :, box[1] : box[3], box[0] : box[2]].mean(dim=(1, 2))
         assert around[z] == around.max()
+
+
+def nobody_said(breast: Breast) -> Breast:
+    views = tuple(dataclasses.replace(view, findings=None) for view in breast.views)
+    return dataclasses.replace(breast, label=None, views=views)
 
 
 def test_only_what_is_labelled_can_be_sampled(pool: list[TrainingBreast]) -> None:
@@ -163,5 +177,8 @@ def test_only_what_is_labelled_can_be_sampled(pool: list[TrainingBreast]) -> Non
     with pytest.raises(InputError, match=r"All training breasts are malignant.*data.sampling natural"):
         choose(malignant, regime())
     assert len(choose(malignant, regime(sampling="natural"))) == len(malignant)
+    first = pool[0].prepared
+    unlabelled = [TrainingBreast(dataclasses.replace(first, breast=nobody_said(first.breast)), "volume")]
+    assert choose([*unlabelled, *pool[1:]], regime()) == choose(pool[1:], regime())
     with pytest.raises(InputError, match=r"fraction = 1\.5 must be from 0 to 1"):
         regime(fraction=1.5)

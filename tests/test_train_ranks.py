@@ -65,9 +65,16 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
                 for name, value in a.get(part, {}).items():
                     assert b[part][name] == (None if value is None else pytest.approx(value, rel=1e-5, abs=1e-5)), name
             assert a.get("gradient_norm", 0.0) == pytest.approx(b.get("gradient_norm", 0.0), rel=1e-4)
-        a, b = (load_file(tmp_path / f"{name}-{sampling}" / "last.safetensors") for name in ("one", "two"))
-        for name in a:
-            torch.testing.assert_close(a[name], b[name], rtol=1e-5, atol=1e-5)
+        # Weights that move by 1e-6 a step tell nothing; the mean gradients that move them do, parameter by parameter.
+        stages = {"checkpoints/step-00000006": 100} | (
+            {"dense/checkpoints/step-00000003": 20} if "start" in plain else {}
+        )
+        for last, parameters in stages.items():
+            a, b = (load_file(tmp_path / f"{name}-{sampling}" / f"{last}.safetensors") for name in ("one", "two"))
+            gradients = [name for name in a if name.endswith("/exp_avg")]
+            assert len(gradients) > parameters
+            for name in gradients:
+                torch.testing.assert_close(b[name], a[name], rtol=1e-3, atol=1e-3 * float(a[name].abs().max()))
 
 
 def test_a_killed_rank_starts_again_from_the_last_checkpoint(tmp_path: Path) -> None:
@@ -86,12 +93,17 @@ def test_a_killed_rank_starts_again_from_the_last_checkpoint(tmp_path: Path) -> 
             saves = tmp_path / name / "checkpoints"
             while process.poll() is None and not list(saves.glob("step-*")):
                 time.sleep(0.01)
+            newest = max(int(path.stem.split("-")[1]) for path in saves.glob("step-*"))
+            before_the_kill = [line for line in read_log(tmp_path / name) if line["step"] <= newest]
             os.kill(workers_of(process.pid)[1], signal.SIGKILL)
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
     whole, killed = (load_file(tmp_path / name / "last.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
-    assert [line["step"] for line in read_log(tmp_path / "killed")] == list(range(1, 41))
+    after = read_log(tmp_path / "killed")
+    assert [line["step"] for line in after] == list(range(1, 41))
+    assert len(before_the_kill) >= 2
+    assert after[: len(before_the_kill)] == before_the_kill  # with the same times: those steps were not made again
 
 
 def workers_of(pid: int) -> list[int]:

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from blobs import SLICES, H, W, settings, write_blobs, write_settings
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -66,11 +68,22 @@ def test_learning_happens(tmp_path: Path) -> None:
     figures = [line["validation"] for line in lines if "validation" in line][-1]
     assert figures["recall@0.25"] > 0.8
     assert figures["auc"] > 0.9
-    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    drawn = np.asarray(Image.open(tmp_path / "run" / "curves.png").convert("RGB")).astype(int)
+    for half in np.array_split(np.ptp(drawn, axis=2) > 60, 2, axis=1):  # curves have colours, axes have none
+        assert half.sum() > 300
     header = weights.read_header(tmp_path / "run" / "best.safetensors")
     assert header.provenance["input"] == "ffdm"
     assert header.provenance["prepare"] == {"width": W, "length": H, "slices": SLICES, "intensity": "auto"}
     assert header.provenance["validation"]["auc"] > 0.9
+    held = load_file(tmp_path / "run" / "checkpoints" / "step-00000100.safetensors")
+    saved = load_file(tmp_path / "run" / "last.safetensors")
+    assert all(torch.equal(saved[name], held[f"average/detector.{name}"]) for name in saved)  # ema is what is saved
+    assert not torch.equal(saved["proposal_features"], held["learner/detector.proposal_features"])
+
+
+def finished_steps(folder: Path) -> list[dict[str, Any]]:
+    """The log of the steps up to the newest checkpoint. It has how long they took: made again, they would differ."""
+    return [line for line in read_log(folder) if line["step"] <= newest(folder / "checkpoints")]
 
 
 def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, blobs: Path) -> None:
@@ -97,7 +110,10 @@ def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, blobs: Path) ->
         assert process.wait() == -signal.SIGKILL, "the run ended before it was killed: give it more steps"
         in_a_save += bool(list(saves.glob(".*.partial")))
     assert in_a_save, "no kill met a save"
+    before_the_kill = finished_steps(tmp_path / "killed")
     run_here(plain, tmp_path / "killed", resume=True)
+    assert len(before_the_kill) >= 3  # and it went on from there, not from the start, which would give the same bits
+    assert read_log(tmp_path / "killed")[: len(before_the_kill)] == before_the_kill
     assert same_bits(tmp_path / "whole" / "last.safetensors", tmp_path / "killed" / "last.safetensors")
     last = "checkpoints/step-00000030.safetensors"
     assert same_bits(tmp_path / "whole" / last, tmp_path / "killed" / last)
@@ -119,7 +135,10 @@ def test_a_run_killed_in_the_dense_stage_continues_to_the_same_bits(tmp_path: Pa
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL
+    before_the_kill = finished_steps(tmp_path / "killed" / "dense")
     run_here(plain, tmp_path / "killed", resume=True)
+    assert len(before_the_kill) >= 3
+    assert read_log(tmp_path / "killed" / "dense")[: len(before_the_kill)] == before_the_kill
     assert same_bits(tmp_path / "whole" / "last.safetensors", tmp_path / "killed" / "last.safetensors")
 
 
@@ -129,7 +148,11 @@ def test_a_damaged_checkpoint_costs_one_save_interval(tmp_path: Path, blobs: Pat
     run_here(plain, tmp_path / "run")
     newest_file = tmp_path / "run" / "checkpoints" / "step-00000008.safetensors"
     newest_file.write_bytes(newest_file.read_bytes()[:1000])
+    before, steps = read_log(tmp_path / "run"), range(1, 9)
     run_here(plain, tmp_path / "run", resume=True)
+    after = read_log(tmp_path / "run")
+    assert [line["step"] for line in after] == list(steps)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [step <= 6 for step in steps]  # 7 and 8 again
     assert same_bits(tmp_path / "whole" / "last.safetensors", tmp_path / "run" / "last.safetensors")
 
 
@@ -181,6 +204,16 @@ def test_mammograms_and_volumes_train_together(tmp_path: Path, blobs: Path) -> N
     plain["data"]["train"] += [{"folder": str(blobs), "input": "volume"}]
     run_here(plain, tmp_path / "run")
     assert weights.read_header(tmp_path / "run" / "last.safetensors").provenance["inputs"] == ["ffdm", "volume"]
+
+
+def test_accumulated_batches_train_like_one_large_batch(tmp_path: Path, blobs: Path) -> None:
+    still = {"horizontal_flip": 0.0, "vertical_flip": 0.0, "shift": 0.0, "gamma": 0.0}
+    for batch, accumulate in ((4, 1), (2, 2)):  # as many findings in each, so that the means are over the same
+        loop = {"steps": 1, "batch": batch, "accumulate": accumulate}
+        run_here(settings(blobs, augment=still, optimiser={"clip": 0.0}, loop=loop), tmp_path / str(accumulate))
+    (large,), (small,) = (read_log(tmp_path / str(accumulate)) for accumulate in (1, 2))
+    assert small["loss"] == pytest.approx(large["loss"], rel=1e-4)
+    assert small["gradient_norm"] == pytest.approx(large["gradient_norm"], rel=1e-3)
 
 
 def test_bfloat16_trains(tmp_path: Path, blobs: Path) -> None:
