@@ -12,7 +12,7 @@ from blobs import SLICES, write_blobs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm3d.batches import prepared_breasts
+from mm3d.batches import prepared_breasts, training_histogram
 from mm3d.errors import InputError
 from mm3d.records import Breast
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig
@@ -182,3 +182,12 @@ def test_only_what_is_labelled_can_be_sampled(pool: list[TrainingBreast]) -> Non
     assert choose([*unlabelled, *pool[1:]], regime()) == choose(pool[1:], regime())
     with pytest.raises(InputError, match=r"fraction = 1\.5 must be from 0 to 1"):
         regime(fraction=1.5)
+
+
+def test_mammograms_without_splits_match_volumes_of_a_split(tmp_path: Path) -> None:
+    """Mammograms are often of another dataset than the volumes, and only one of the two has splits."""
+    whole = write_blobs(tmp_path / "whole", breasts=4)
+    assert training_histogram(whole, "train") == training_histogram(whole, None)
+    parts = write_blobs(tmp_path / "parts", breasts=4, split="validation")
+    with pytest.raises(InputError, match="no breast of the split 'train'; known: validation"):
+        training_histogram(parts, "train")

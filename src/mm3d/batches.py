@@ -77,7 +77,9 @@ def pixels_of(view: PreparedView) -> np.ndarray:
 
 
 def training_histogram(folder: Path, split: str | None) -> Histogram:
-    """The average histogram of a folder's mammograms, for input hm."""
+    """The average histogram of a folder's mammograms, for input hm: of the split, or of all without splits."""
+    if not any(breast.split for breast, _ in read_breasts(folder)):
+        split = None
     breasts = prepared_breasts(folder, split, modality_of("ffdm"))
     return mean_histogram(grey(pixels_of(view)) for breast in breasts for view in breast.views)
 
