@@ -61,6 +61,17 @@ def test_monochrome1_is_shown_as_monochrome2(tmp_path: Path) -> None:
     assert inverted == pytest.approx(plain, abs=0.003)
 
 
+def test_windows_are_of_rescaled_values_and_stored_ones_may_be_negative(tmp_path: Path) -> None:
+    image = breast()
+    plain, _ = prepared(view_of(write(mammogram(image), tmp_path / "a.dcm"), modality="FFDM", upright=False), tmp_path)
+    twice = mammogram(2 * image, BitsStored=12, HighBit=11, RescaleSlope="0.5", RescaleIntercept="0")
+    signed = mammogram(image, PixelRepresentation=1, RescaleSlope="1", RescaleIntercept="512")
+    signed.PixelData = (image.astype("<i2") - 512).tobytes()
+    for ds in (twice, signed):
+        rescaled, _ = prepared(view_of(write(ds, tmp_path / "b.dcm"), modality="FFDM", upright=False), tmp_path)
+        assert rescaled == pytest.approx(plain, abs=0.003)
+
+
 def test_percentiles_stand_in_where_there_is_no_window_or_it_is_raw(tmp_path: Path) -> None:
     raw = mammogram(breast() + 3, WindowCenter=5000, WindowWidth=10)
     raw.PresentationIntentType, raw.SOPClassUID = "FOR PROCESSING", MAMMOGRAPHY[1]
