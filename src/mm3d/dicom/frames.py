@@ -99,7 +99,7 @@ def _decode(header: Header, encoded: bytes) -> NDArray[np.integer]:
     frame.PhotometricInterpretation = "MONOCHROME2"
     frame.PixelRepresentation = int(header.signed)
     frame.BitsAllocated = header.bits_allocated
-    frame.BitsStored = _j2k_precision(encoded) or header.bits_stored
+    frame.BitsStored = header.bits_stored  # a JPEG 2000 codestream may have more, and counts
     frame.HighBit = frame.BitsStored - 1
     frame.PixelData = encapsulate([encoded])
     values, _ = get_decoder(header.transfer_syntax).as_array(frame, raw=True, decoding_plugin=PLUGINS[compression])
@@ -138,9 +138,3 @@ def _jpeg_size(encoded: bytes) -> tuple[int, int] | None:
             return struct.unpack(">HH", encoded[at + 5 : at + 9])
         at += 2 + struct.unpack(">H", encoded[at + 2 : at + 4])[0]
     return None
-
-
-def _j2k_precision(encoded: bytes) -> int | None:
-    """Bits of a JPEG 2000 codestream, which may differ from the header's: BCS-DBT says 10 where there are 16."""
-    at = encoded.find(b"\xff\x4f\xff\x51")
-    return (encoded[at + 42] & 0x7F) + 1 if at >= 0 and len(encoded) > at + 42 else None
