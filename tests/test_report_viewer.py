@@ -1,5 +1,6 @@
 """The report in a real browser, as a radiologist uses it: by mouse, by keys alone, by fingers."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -202,6 +203,42 @@ def test_a_finding_of_the_list_moves_its_view(opened: Opened) -> None:
     expect(opened.marks("Left CC").locator("text")).to_have_text(["4 · 0.40"])
     opened.pane("Left CC").get_by_role("button", name="DBT").click()
     opened.is_on("Left CC", 3)
+
+
+def test_the_chosen_finding_stays_in_sight_on_other_slices(opened: Opened) -> None:
+    """Who leaves its slices to see what is above and below still knows where to look; of the others nothing is left."""
+    opened.page.keyboard.press("n")
+    opened.page.keyboard.press("End")
+    opened.is_on("Right CC", 19)
+    ghost = opened.marks("Right CC").filter(has_text="1 ·")
+    expect(ghost).to_have_count(1)
+    assert 0 < float(ghost.evaluate("mark => mark.style.opacity")) < 0.5
+    opened.page.get_by_role("button", name="Finding 3, Left CC").click()
+    expect(ghost).to_have_count(0)
+
+
+def test_a_jump_in_a_zoomed_view_brings_the_finding_into_the_middle(opened: Opened) -> None:
+    pane = opened.pane("Right CC")
+    pane.locator(".stage").hover()
+    for key in ("+",) * 6:
+        opened.page.keyboard.press(key)
+    opened.page.get_by_role("button", name="Finding 2, Right CC DBT").click()
+    opened.drawn()
+    box, stage = opened.marks("Right CC").locator("rect").bounding_box(), pane.locator(".stage").bounding_box()
+    assert box
+    assert stage
+    for start, size in (("x", "width"), ("y", "height")):
+        assert abs(box[start] + box[size] / 2 - stage[start] - stage[size] / 2) < 0.1 * stage[size]
+
+
+def test_the_next_finding_is_the_next_that_is_shown(opened: Opened) -> None:
+    """N never leads to a finding that the threshold hides."""
+    opened.page.get_by_label("Show scores from").fill("0.48")
+    opened.page.locator("body").click(position={"x": 2, "y": 2})  # away from the slider, which takes keys for itself
+    chosen = opened.page.locator(".finding[aria-current=true]")
+    for told in ("score 0.90", "score 0.80", "score 0.50", "score 0.90"):
+        opened.page.keyboard.press("n")
+        expect(chosen).to_have_attribute("aria-label", re.compile(told))
 
 
 def test_the_bar_of_the_visible_range_and_the_box_lead_to_the_finding(opened: Opened) -> None:
