@@ -29,6 +29,7 @@ trial = { scale = "tiny" }
 width = 48
 length = 96
 gallery = ["ffdm", "mm3d"]
+remarks = ["Its size was chosen for a test."]
 runs = [
   { name = "ffdm", label = "M&M", tables = ["inference"], input = "ffdm", stage = "base", start = "dense" },
   { name = "mm3d-0", label = "M&M-3D", tables = ["inference"], stage = "none" },
@@ -164,6 +165,8 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
         assert cell.endswith(published)  # the paper's, beside ours
     assert (tmp_path / "study" / "row.jpg").stat().st_size < 200_000
     assert "study/row.jpg" in page
+    assert "scale tiny" in page  # a reader can make the same breasts
+    assert "Its size was chosen for a test." in page
 
 
 def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ def method(statistics: Statistics) -> str:
             ["| cohort | source | breasts | seed | malignant | benign | slices |", "|---|---|---|---|---|---|---|"]
         )
         + "".join(f"\n{_cohort_row(statistics, name)}" for name in needed(study, study.runs)),
+        f"Images: {_told(study.trial | {'width': study.width, 'length': study.length})}.",
+        *study.remarks,
         "Every method has the same recipe: the same number of breasts seen, rates, augmentation and seeds; none was "
         "tuned by itself. The weights of the last step count. Fine-tuning starts from one set of FFDM weights.",
         "\n".join(

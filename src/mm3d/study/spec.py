@@ -155,6 +155,8 @@ class StudySpec:
     """Which of the paper's figures stand beside ours: of its own data, or of BCS-DBT."""
     expect: tuple[Expectation, ...] = ()
     """What was expected, for the page."""
+    remarks: tuple[str, ...] = ()
+    """Paragraphs for the page: what was chosen before the study, and why."""
 
     def __post_init__(self) -> None:
         check(self)
