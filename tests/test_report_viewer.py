@@ -227,8 +227,8 @@ def test_a_jump_in_a_zoomed_view_brings_the_finding_into_the_middle(opened: Open
     box, stage = opened.marks("Right CC").locator("rect").bounding_box(), pane.locator(".stage").bounding_box()
     assert box
     assert stage
-    for start, size in (("x", "width"), ("y", "height")):
-        assert abs(box[start] + box[size] / 2 - stage[start] - stage[size] / 2) < 0.1 * stage[size]
+    assert abs(box["x"] + box["width"] / 2 - stage["x"] - stage["width"] / 2) < 0.1 * stage["width"]
+    assert abs(box["y"] + box["height"] / 2 - stage["y"] - stage["height"] / 2) < 0.1 * stage["height"]
 
 
 def test_the_next_finding_is_the_next_that_is_shown(opened: Opened) -> None:
