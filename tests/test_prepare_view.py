@@ -59,6 +59,13 @@ def test_monochrome1_is_shown_as_monochrome2(tmp_path: Path) -> None:
     path = write(negative, tmp_path / "1.dcm")
     inverted, _ = prepared(view_of(path, modality="FFDM", upright=False), tmp_path)
     assert inverted == pytest.approx(plain, abs=0.003)
+    # the full range of signed 16 bits
+    full = mammogram(image, PhotometricInterpretation="MONOCHROME1", PixelRepresentation=1, BitsStored=16, HighBit=15)
+    full.PixelData = (32767 - 128 * image.astype(int)).astype("<i2").tobytes()
+    full.WindowCenter, full.WindowWidth = 32767 - 128 * 399, 128 * 800
+    path = write(full, tmp_path / "signed.dcm")
+    inverted, _ = prepared(view_of(path, modality="FFDM", upright=False), tmp_path)
+    assert inverted == pytest.approx(plain, abs=0.003)
 
 
 def test_windows_are_of_rescaled_values_and_stored_ones_may_be_negative(tmp_path: Path) -> None:

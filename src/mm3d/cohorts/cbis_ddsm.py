@@ -147,7 +147,7 @@ def _bounds(file: Path) -> tuple[float, float, float, float] | None:
     try:
         pixels = pydicom.dcmread(file).pixel_array
     except Exception as error:
-        raise InputError(f"{file} cannot be decoded ({type(error).__name__})") from error
+        raise InputError(f"{file} cannot be decoded; download it again") from error
     inside = pixels > 0
     if inside.all() or not inside.any() or (pixels[inside] != pixels.max()).any():
         return None

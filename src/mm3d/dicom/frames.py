@@ -59,8 +59,8 @@ class FrameReader:
             raise
         except Exception as error:  # decoders fail in any way they like; which, is of no use to the user
             raise InputError(
-                f"{self.header.path}: frame {number + 1} of {self.header.frames} cannot be decoded "
-                f"({type(error).__name__}); the file is damaged: copy or export it again."
+                f"{self.header.path}: frame {number + 1} of {self.header.frames} cannot be decoded; "
+                "the file is damaged: copy or export it again."
             ) from error
 
     def _native(self, number: int) -> NDArray[np.integer]:

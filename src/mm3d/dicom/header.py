@@ -105,7 +105,7 @@ def read_header(path: Path) -> Header:
     except InputError:
         raise
     except Exception as error:  # a damaged header fails in any way it likes; which, is of no use to the user
-        raise InputError(f"{path} has a damaged DICOM header ({type(error).__name__}); export it again.") from error
+        raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
 
 
 def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
@@ -122,7 +122,7 @@ def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
             raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
     except Exception as error:  # as above
-        raise InputError(f"{path} has a damaged DICOM header ({type(error).__name__}); export it again.") from error
+        raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
 
 
 def _header(path: Path, dataset: Dataset) -> Header:

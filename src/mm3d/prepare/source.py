@@ -107,7 +107,9 @@ class FileSlices:
                 self.stack.close()  # one open file at a time: a volume may come in hundreds
                 self.readers = {file: self.stack.enter_context(FrameReader(header))}
             frame = self.readers[file].read(number)
-            self.last = (z, _limit(header) - frame if header.inverted else frame)
+            if header.inverted:  # in 32 bits: the full range of signed 16 does not fit into them when it is turned over
+                frame = _limit(header) - frame.astype(np.int32)
+            self.last = (z, frame)
         return self.last[1]
 
 
