@@ -26,7 +26,7 @@ from mm3d.prepare.geometry import Geometry
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.records import Finding
 from mm3d.study.cohorts import pool_folder, pooled
-from mm3d.study.gallery import Look, draw_row, draw_w
+from mm3d.study.gallery import Look, draw_row, draw_w, mean_weights
 from mm3d.study.pictures import RING, write_pictures
 from mm3d.study.results import (
     JudgedCohort,
@@ -284,17 +284,25 @@ def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     hit = Proposal((x1 + 3, y1 + 3, x2 + 3, y2 + 3), 0.9, 5.0, 0.0, weights)  # beside the truth, or it would hide it
     aside = Proposal((12, 22, 20, 30), 0.95, 1.0, 0.0, weights)
     faint = replace(hit, score=0.2)
-    look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, ViewPrediction("lcc", (aside, faint, hit), "DBT", 0.9))
+    predicted = ViewPrediction("lcc", (aside, faint, hit), "DBT", 0.9)
+    look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, predicted, threshold=0.5)
     assert look.hit == hit
+    assert look.weights == weights
+    assert look.slice_right
     missed = replace(look, predicted=ViewPrediction("lcc", (aside,), "DBT", 0.9))
     assert missed.hit is None
-    for name in (draw_w([look, missed], tmp_path / "w.png"), draw_row([look, missed], tmp_path / "row.jpg")):
+    assert not missed.weights
+    assert not replace(look, threshold=0.95).weights
+    assert [view.file.geometry.slice_to_stored(s) for s in range(4)] == [1, 4, 7, 10]
+    at, means = mean_weights([look, look])  # the middle is slice 5, and 2.5 slices are half of the visible ones
+    assert at.tolist() == [-1.5, -0.5, 1.0, 2.0]
+    assert means == pytest.approx([0.4, 2.4, 0.8, 0.4])
+    for name in (draw_w([[look]], tmp_path / "w.png"), draw_row([look, missed], tmp_path / "row.jpg")):
         with Picture.open(tmp_path / name) as picture:
             assert picture.width > 400
         assert (tmp_path / name).stat().st_size < 200_000
     curve, bar = (_coloured(tmp_path / "w.png", colour) for colour in ("#0072B2", "#D55E00"))
-    assert curve[0] > 100
-    assert curve[1] == 0  # what was missed has no weights
+    assert min(curve) > 100
     assert min(bar) > 100
     truth, boxes = (_coloured(tmp_path / "row.jpg", colour) for colour in ("#00C853", "#E69F00"))
     assert min(truth) > 100

@@ -1,9 +1,10 @@
 """Pictures that need pixels and weights: the study draws them when its runs are done, and leaves them with the results.
 
-w.png: how much each slice counts for a calcification cluster and for a mass, against the slices on which it is visible.
+w.png: how much each slice counts for calcification clusters and masses, against the slices on which they are visible.
 row.jpg: one cancer as the systems of the study's gallery see it.
 """
 
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from mm3d.batches import PreparedBreast, prepared_breasts
-from mm3d.cohorts.keys import keys_of
+from mm3d.batches import prepared_breasts
+from mm3d.cohorts.keys import Key, keys_of
 from mm3d.errors import InputError
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.joined import in_split
@@ -33,12 +34,14 @@ from mm3d.predictions import Proposal, ViewPrediction
 from mm3d.prepare.prepared import PreparedView
 from mm3d.records import Finding
 from mm3d.study.cohorts import part_of
-from mm3d.study.results import NOT_FOUND, Result, judged_findings
+from mm3d.study.results import NOT_FOUND, UNIT, Result, judged_findings, read_cohort, threshold_of
 from mm3d.study.spec import RunSpec, StudySpec
 from mm3d.study.work import histogram_of, model_of
 
 W_CURVES, ROW = "w.png", "row.jpg"
 SHOWN = 4  # proposals in a picture
+KINDS = ("calcification", "mass")
+BIN, REACH = 0.5, 3.0  # of the mean curve, in halves of the visible range
 LEAST_IOU = EvaluateSettings().iou
 
 
@@ -50,6 +53,7 @@ class Look:
     prepared: PreparedView
     finding: Finding
     predicted: ViewPrediction
+    threshold: float  # what is called has at least this score
 
     @property
     def hit(self) -> Proposal | None:
@@ -58,9 +62,28 @@ class Look:
         on = [one for one in self.predicted.findings if iou(np.array(one.box), box) >= LEAST_IOU]
         return max(on, key=lambda one: one.score, default=None)
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """w of the last head; empty if the finding is not called or its slices are not known."""
+        hit = self.hit
+        called = hit is not None and hit.score >= self.threshold and self.finding.first_slice is not None
+        return (hit.slice_weights or ()) if hit is not None and called else ()
+
+    @property
+    def visible(self) -> tuple[int, int]:
+        """The first and the last slice of the finding, as stored."""
+        assert self.finding.first_slice is not None
+        assert self.finding.last_slice is not None
+        return self.finding.first_slice, self.finding.last_slice
+
+    @property
+    def slice_right(self) -> bool:
+        first, last = self.visible
+        return self.hit is not None and self.hit.slice is not None and first <= self.hit.slice <= last
+
 
 def draw_gallery(study: StudySpec, results: dict[str, Result], folder: Path, output: Path) -> list[str]:
-    """Draw what can be drawn of the runs' first results, by name; returns the names of the files."""
+    """Draw what can be drawn of the runs' first results, by name, to where the results are; the names of the files."""
     with chdir(folder):  # where all paths of a study are relative to
         return _draw(study, results, output)
 
@@ -72,18 +95,22 @@ def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[st
     last = runs[-1]
     if last.input != "volume":
         raise InputError(f"the last run of the gallery must be of volumes, and {last.name} is of {last.input}.")
+    cohort = read_cohort(output)
     findings = {run.name: _findings(study, run) for run in runs}
-    scores = {name: np.array(results[name].scores.found["2D"]) for name in findings}
+    thresholds = {run.name: threshold_of(results[run.name], cohort) for run in runs}
     drawn = []
-    deep = findings[last.name], scores[last.name]
-    chosen = [number for number in (_narrowest(*deep), _widest(*deep)) if number is not None]
-    if chosen:
-        looks = [_look(study, last, results[last.name], findings[last.name][number]) for number in chosen]
-        drawn.append(draw_w(looks, output / W_CURVES))
-    if len({len(one) for one in findings.values()}) == 1 and len(scores[last.name]):
-        number = int(np.argmax(scores[last.name] - scores[runs[0].name]))
-        looks = [_look(study, run, results[run.name], findings[run.name][number]) for run in runs]
-        drawn.append(draw_row(looks, output / ROW))
+    looks = _looks(study, last, results[last.name], findings[last.name], thresholds[last.name])
+    kinds = [[look for look in looks if kind in look.finding.kind and look.weights] for kind in KINDS]
+    if any(kinds):
+        drawn.append(draw_w([kind for kind in kinds if kind], output / W_CURVES))
+    if len({len(one) for one in findings.values()}) == 1 and looks:
+        before, after = (np.array(results[run.name].scores.found["2D"]) for run in (runs[0], last))
+        gain = UNIT * (after / thresholds[last.name] - before / thresholds[runs[0].name])
+        number = int(np.argmax(np.where(before == NOT_FOUND, -np.inf, gain)))  # a box that is just too large is no gain
+        seen = [
+            _looks(study, run, results[run.name], [findings[run.name][number]], thresholds[run.name])[0] for run in runs
+        ]
+        drawn.append(draw_row(seen, output / ROW))
     return drawn
 
 
@@ -94,73 +121,85 @@ def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Finding]]
     return judged_findings(truth, EvaluateSettings(modality=run.modality, leave_out_benign=study.leave_out_benign))
 
 
-def _extent(finding: Finding) -> int:
-    if finding.first_slice is None or finding.last_slice is None:
-        return 0
-    return finding.last_slice - finding.first_slice + 1
-
-
-def _narrowest(findings: list[tuple[TruthView, Finding]], scores: NDArray[np.int64]) -> int | None:
-    """The calcification cluster, of those with a score in the upper half, that is visible on the fewest slices."""
-    return min(_found(findings, scores, "calcification"), key=lambda i: _extent(findings[i][1]), default=None)
-
-
-def _widest(findings: list[tuple[TruthView, Finding]], scores: NDArray[np.int64]) -> int | None:
-    """The mass, of those with a score in the upper half, that is visible on the most slices."""
-    return max(_found(findings, scores, "mass"), key=lambda i: _extent(findings[i][1]), default=None)
-
-
-def _found(findings: list[tuple[TruthView, Finding]], scores: NDArray[np.int64], kind: str) -> list[int]:
-    of = [i for i, (_, f) in enumerate(findings) if kind in f.kind and scores[i] != NOT_FOUND and _extent(f)]
-    middle = np.median(scores[of]) if of else 0
-    return [i for i in of if scores[i] >= middle]
-
-
-def _look(study: StudySpec, run: RunSpec, result: Result, which: tuple[TruthView, Finding]) -> Look:
-    """Predict the finding's breast again."""
-    view, finding = which
-    breast, prepared = _breast(study, run, view)
-    path = Path(result.weights)
-    predicted = predict_breast(model_of(run, path).for_inference(), breast, run.input, histogram_of(study, run, path))
-    own = next(one for one in predicted.views if one.view == view.key.view)
-    return Look(run, prepared, finding, own)
-
-
-def _breast(study: StudySpec, run: RunSpec, view: TruthView) -> tuple[PreparedBreast, PreparedView]:
-    part = part_of(study, run.test)
+def _looks(
+    study: StudySpec, run: RunSpec, result: Result, findings: Sequence[tuple[TruthView, Finding]], threshold: float
+) -> list[Look]:
+    """Predict the findings' breasts again."""
+    part, path = part_of(study, run.test), Path(result.weights)
+    model, histogram = model_of(run, path).for_inference(), histogram_of(study, run, path)
+    wanted = {view.key for view, _ in findings}
+    seen: dict[Key, tuple[PreparedView, ViewPrediction]] = {}
     for breast in prepared_breasts(part.folder, part.split, run.modality):
-        named = dict(zip(keys_of(breast.breast), (own.name for own in breast.breast.views), strict=True))
-        if view.key in named:
-            return breast, next(one for one in breast.views if one.view.name == named[view.key])
-    raise InputError(f"{part.folder} has no view {view.key.name}; make the cohort again.")
+        keys = dict(zip((view.name for view in breast.breast.views), keys_of(breast.breast), strict=True))
+        if wanted.isdisjoint(keys.values()):
+            continue
+        predicted = predict_breast(model, breast, run.input, histogram)
+        for prepared, view in zip(breast.views, predicted.views, strict=True):
+            seen[keys[prepared.view.name]] = prepared, view
+    return [
+        Look(run, prepared, finding, predicted, threshold)
+        for view, finding in findings
+        for prepared, predicted in [seen[view.key]]
+    ]
 
 
-def draw_w(looks: list[Look], path: Path) -> str:
-    """Slice weights of each finding against the slices on which it is visible; the name of the file."""
+def draw_w(kinds: list[list[Look]], path: Path) -> str:
+    """A row for each kind of finding: the most peaked w, and the mean of all; the name of the file."""
     with rc_context(STYLE):
-        picture = Picture(figsize=(4.8 * len(looks), 3.2), layout="constrained")
+        picture = Picture(figsize=(9.0, 3.0 * len(kinds)), layout="constrained")
         FigureCanvasAgg(picture)
-        for axes, look in zip(picture.subplots(1, len(looks), squeeze=False)[0], looks, strict=True):
-            _draw_curve(axes, look)
+        for (one, all_), looks in zip(picture.subplots(len(kinds), 2, squeeze=False), kinds, strict=True):
+            _draw_curve(one, max(looks, key=lambda look: max(look.weights)))
+            _draw_mean(all_, looks)
         _save(picture, path, "png")
     return path.name
 
 
 def _draw_curve(axes: Axes, look: Look) -> None:
-    geometry, finding, hit = look.prepared.file.geometry, look.finding, look.hit
-    weights = () if hit is None or hit.slice_weights is None else hit.slice_weights
+    geometry, weights, hit = look.prepared.file.geometry, look.weights, look.hit
+    assert hit is not None
     axes.plot(range(1, len(weights) + 1), weights, marker="o", color=COLOURS[0])
-    if finding.first_slice is not None and finding.last_slice is not None:
-        first, last = (geometry.slice_to_model(z) for z in (finding.first_slice, finding.last_slice))
-        axes.plot((first + 0.5, last + 1.5), (-0.03, -0.03), color=COLOURS[1], linewidth=5, solid_capstyle="butt")
-    if weights:
-        inset = axes.inset_axes((0.78, 0.62, 0.22, 0.36))
-        inset.imshow(_around(look, int(np.argmax(weights))), cmap="gray", vmin=0, vmax=1)
-        inset.set_axis_off()
-    score = "" if hit is None else f", score {hit.score:.2f}"
+    first, last = (geometry.slice_to_model(z) for z in look.visible)
+    _draw_visible(axes, first + 0.5, last + 1.5)
+    inset = axes.inset_axes((0.78, 0.62, 0.22, 0.36))
+    inset.imshow(_around(look, int(np.argmax(weights))), cmap="gray", vmin=0, vmax=1)
+    inset.set_axis_off()
     axes.set(xlabel="slice (bar: visible)", ylabel="w", ylim=(-0.08, 1.02), xlim=(0.5, geometry.slices + 0.5))
-    axes.set_title(f"{finding.kind}{score}")
+    axes.set_title(f"{look.finding.kind}, score {hit.score:.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_mean(axes: Axes, looks: list[Look]) -> None:
+    at, means = mean_weights(looks)
+    axes.plot(at, means, marker="o", color=COLOURS[0])
+    axes.axhline(1.0, color="0.5", linewidth=1, linestyle="--")
+    _draw_visible(axes, -1.0, 1.0)
+    right = np.mean([look.slice_right for look in looks])
+    axes.set(xlabel="distance from its middle, in halves of the visible range", ylabel="w, 1: all slices alike")
+    axes.set_title(f"mean of {len(looks)}; slice right: {right:.0%}")
+
+
+def mean_weights(looks: Sequence[Look]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of S w, which is 1 where all slices count alike, by the distance from the middle of the visible range
+    in halves of the range: within it from -1 to 1."""
+    edges = np.arange(-REACH - BIN / 2, REACH + BIN, BIN)
+    distances, weights = [], []
+    for look in looks:
+        geometry, (first, last) = look.prepared.file.geometry, look.visible
+        own = np.array([geometry.slice_to_stored(s) for s in range(len(look.weights))])
+        distances.append((own - (first + last) / 2) / ((last - first + 1) / 2))
+        weights.append(np.array(look.weights) * len(look.weights))
+    together = np.concatenate(distances)
+    count = np.histogram(together, edges)[0]
+    total = np.histogram(together, edges, weights=np.concatenate(weights))[0]
+    enough = count >= max(1, len(looks) // 10)
+    return ((edges[1:] + edges[:-1]) / 2)[enough], total[enough] / count[enough]
+
+
+def _draw_visible(axes: Axes, first: float, last: float) -> None:
+    """A bar at the bottom of the axes."""
+    low = axes.get_xaxis_transform()
+    axes.plot((first, last), (0.02, 0.02), color=COLOURS[1], linewidth=5, solid_capstyle="butt", transform=low)
 
 
 def _around(look: Look, s: int) -> NDArray[np.float32]:
@@ -197,7 +236,8 @@ def _draw_look(axes: Axes, look: Look) -> None:
     _box(axes, geometry.box_to_model(_four(look.finding.box)), "#00C853", "")
     best = sorted(look.predicted.findings, key=lambda one: -one.score)[:SHOWN]
     for one in best:
-        _box(axes, geometry.box_to_model(_four(one.box)), COLOURS[4], f"{one.score:.2f}")
+        line = "-" if one.score >= look.threshold else ":"
+        _box(axes, geometry.box_to_model(_four(one.box)), COLOURS[4], f"{one.score:.2f}", line)
     axes.set_title(title)
     axes.set_axis_off()
 
@@ -207,9 +247,9 @@ def _four(box: tuple[float, ...]) -> tuple[float, float, float, float]:
     return x1, y1, x2, y2
 
 
-def _box(axes: Axes, box: tuple[float, float, float, float], colour: str, text: str) -> None:
+def _box(axes: Axes, box: tuple[float, float, float, float], colour: str, text: str, line: str = "-") -> None:
     x1, y1, x2, y2 = box
-    axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1))
+    axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1, linestyle=line))
     if text:
         axes.text(x1, y1 - 1, text, color=colour, fontsize=7)
 

@@ -269,11 +269,12 @@ def seeds_table(statistics: Statistics) -> str:
 
 def _shown(gallery: Sequence[str]) -> list[str]:
     told = {
-        W_CURVES: "How much each slice counts for a calcification cluster and for a mass (w of the last head), against "
-        "the slices on which it is visible (the bar). Chosen: of those with a score in the upper half, the cluster "
-        "that is visible on the fewest slices and the mass that is on the most.",
+        W_CURVES: "How much each slice counts (w of the last head), for calcification clusters and for masses, against "
+        "the slices on which they are visible (the bar). Right: the mean of all that M&M-3D finds at 0.25 false "
+        "positives per volume. Left: of these, the one whose w has the highest peak, right or wrong.",
         ROW: "The same cancer as FFDM, MIP, slice by slice and M&M-3D see it: the truth in green, proposals with their "
-        "scores. Chosen: the one whose score gains most from FFDM to M&M-3D.",
+        "scores, dotted where they are below the system's score at 0.25 false positives per volume. Of the "
+        "cancers with a proposal in both, the one whose score, compared with that, gains most from FFDM to M&M-3D.",
     }
     if not gallery:
         return ["The study has not drawn these pictures yet."]

@@ -24,7 +24,7 @@ from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.subgroups import UNKNOWN
 from mm3d.evaluate.truth import Truth, TruthView
 from mm3d.files import replacing
-from mm3d.metrics.froc import Detections, allowed
+from mm3d.metrics.froc import Detections, allowed, threshold_at
 from mm3d.metrics.hits import BoolArray, FloatArray, IntArray, best_scores
 from mm3d.predictions import Predictions
 from mm3d.records import Finding
@@ -34,6 +34,7 @@ VERSION = 1
 COHORT = "test-cohort.json"
 UNIT = 1e-6  # of stored scores
 NOT_FOUND = -1
+OPERATING_RATE = 0.25  # false positives per image
 KEPT_RATE = 0.8  # false positives per volume
 
 
@@ -228,6 +229,13 @@ def detections(
         false_owner=patients[owner[kept[owner]]],
         volume_owner=patients[volumes[kept[volumes]]],
     )
+
+
+def threshold_of(result: Result, cohort: JudgedCohort) -> float:
+    """The score that OPERATING_RATE false positives per image have."""
+    found = detections(cohort, result, "2D")
+    assert found is not None
+    return UNIT * threshold_at(found, OPERATING_RATE)
 
 
 def breast_scores(result: Result) -> FloatArray:

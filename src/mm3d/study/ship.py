@@ -6,14 +6,12 @@ from typing import Any
 from rich.console import Console
 
 from mm3d.errors import InputError
-from mm3d.metrics.froc import threshold_at
 from mm3d.model import weights
-from mm3d.study.results import UNIT, JudgedCohort, Result, detections, read_cohort, read_results
+from mm3d.study.results import OPERATING_RATE, JudgedCohort, Result, read_cohort, read_results, threshold_of
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, read_study
 
 SHIPPED = Path(weights.__file__).parent.parent / "shipped"
 LARGEST = 10_000_000  # bytes of a file
-RATE = 0.25  # false positives per image at the operating point
 
 
 def ship(name: str, results: Path, folder: Path, target: Path = SHIPPED) -> int:
@@ -47,12 +45,10 @@ def choose(study: StudySpec, results: list[Result], modality: str) -> Result:
 
 def operating_point(result: Result, cohort: JudgedCohort) -> dict[str, Any]:
     """What `mm3d predict` marks with these weights."""
-    found = detections(cohort, result, "2D")
-    assert found is not None
-    volumes = len(found.volume_owner)
+    images = len(cohort.marks[result.modality].volumes)
     return {
-        "threshold": round(min(1.0, UNIT * threshold_at(found, RATE)), 6),
-        "source": f"{RATE:g} false positives per image on {volumes} images of synthetic breasts",
+        "threshold": round(min(1.0, threshold_of(result, cohort)), 6),
+        "source": f"{OPERATING_RATE:g} false positives per image on {images} images of synthetic breasts",
     }
 
 
