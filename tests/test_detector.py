@@ -281,13 +281,26 @@ def test_slices_are_fused_as_the_paper_says(fusion: str) -> None:
     assert max_difference(expected["weighted"], expected["mean"]) > 1e-3  # or it would tell nothing
 
 
-@pytest.mark.parametrize("fusion", ["timesform", "query"])
-def test_the_weights_of_slices_are_what_was_attended_to(fusion: FusionName) -> None:
-    detections, (_, attention) = of_the_first_head(build(tiny(fusion=fusion)), "fusion.attention")
-    # (M * N, queries, keys): the keys of timesform are the slices of every position.
-    w = attention.unflatten(2, (-1, 4)).sum(dim=2).mean(dim=1).unflatten(0, (2, 8))
+def test_the_weights_of_slices_are_what_the_query_attends_to() -> None:
+    detections, (_, attention) = of_the_first_head(build(tiny(fusion="query")), "fusion.attention")
+    w = attention[:, 0].unflatten(0, (2, 8))  # (M * N, queries, keys)
     assert detections.slice_weights is not None
     torch.testing.assert_close(detections.slice_weights[0, 0], w.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
+
+
+def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -> None:
+    fusion, f = TimeSform(TINY), torch.rand(2, 8, 49, 4, TINY.channels)
+    torch.nn.init.normal_(fusion.norm.weight)
+    torch.nn.init.normal_(fusion.attention.in_proj_bias)
+    fused, m_s = fusion(f)
+    tokens = (f + fusion.position[:, None]).reshape(16, 49 * 4, -1)
+    query = f.mean(dim=3) + fusion.position
+    attended, attention = fusion.attention(query.flatten(0, 1), tokens, tokens)
+    expected = f.mean(dim=3) + fusion.norm(attended).reshape(query.shape)
+    torch.testing.assert_close(fused[:, :, :, 0], expected, atol=1e-5, rtol=1e-5)
+    w = attention.unflatten(2, (49, 4)).sum(dim=2).mean(dim=1).reshape(2, 8, 4)
+    torch.testing.assert_close(m_s.softmax(dim=-1), w, atol=1e-5, rtol=1e-5)
     assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
 
 

@@ -7,6 +7,7 @@ whose parameters have to be learned from tomosynthesis. Each returns the slice s
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from mm3d.errors import InputError
 from mm3d.model.config import ModelConfig
@@ -61,10 +62,27 @@ class TimeSform(nn.Module):
         tokens = (f + self.position[:, None]).reshape(M * N, K * S, D)
         mean_f = f.mean(dim=3)
         query = (mean_f + self.position).reshape(M * N, K, D)
-        fused, weights = self.attention(query, tokens, tokens, need_weights=True)  # weights: (M * N, K, K * S)
+        fused, w = self._attend(query, tokens, S)
         fused = mean_f + self.norm(fused).reshape(M, N, K, D)
-        w = weights.reshape(M, N, K, K, S).sum(dim=3).mean(dim=2)
-        return fused[:, :, :, None], _log(w)
+        return fused[:, :, :, None], _log(w.reshape(M, N, S))
+
+    def _attend(self, query: Tensor, tokens: Tensor, S: int) -> tuple[Tensor, Tensor]:
+        """`attention` of a query (R, K, D) to tokens (R, K * S, D), and the share that each slice has of it (R, S).
+
+        What nn.MultiheadAttention gives, in half its time with gradients: the slices' shares come from the product
+        that also fuses the values, so the weights, by far the largest tensor here, are gone through once less.
+        """
+        D, heads = query.shape[-1], self.attention.num_heads
+        in_weight, in_bias = self.attention.in_proj_weight, self.attention.in_proj_bias
+        q = linear(query, in_weight[:D], in_bias[:D]) * (D // heads) ** -0.5
+        k, v = linear(tokens, in_weight[D:], in_bias[D:]).chunk(2, dim=-1)
+        q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))  # (R, heads, tokens, D / heads)
+        which = torch.eye(S, dtype=v.dtype, device=v.device).repeat(v.shape[2] // S, 1)  # a token's slice
+        weights = (q @ k.transpose(-1, -2)).softmax(dim=-1)
+        fused, shares = (weights @ torch.cat([v, which.expand(*v.shape[:2], -1, -1)], dim=-1)).split(
+            (D // heads, S), -1
+        )
+        return self.attention.out_proj(fused.transpose(1, 2).flatten(2)), shares.mean(dim=(1, 2))
 
 
 class QuerySummary(nn.Module):
