@@ -30,6 +30,7 @@ width = 48
 length = 96
 gallery = ["ffdm", "mm3d"]
 remarks = ["Its size was chosen for a test."]
+discussion = ["Nothing follows from it."]
 runs = [
   { name = "ffdm", label = "M&M", tables = ["inference"], input = "ffdm", stage = "base", start = "dense" },
   { name = "mm3d-0", label = "M&M-3D", tables = ["inference"], stage = "none" },
@@ -167,6 +168,7 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "study/row.jpg" in page
     assert "scale tiny" in page  # a reader can make the same breasts
     assert "Its size was chosen for a test." in page
+    assert "## What we make of it\n\nNothing follows from it." in page
 
 
 def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
         f"Written by `mm3d study report` from the results in `results/{study.name}`; do not edit it.",
         _state(statistics),
         _expected(statistics),
+        *(["## What we make of it", *study.discussion] if study.discussion else []),
         method(statistics),
         "## 1. Inference only",
         "No DBT training: weights of mammograms on other inputs. Published figures are in brackets.",

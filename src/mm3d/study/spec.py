@@ -157,6 +157,8 @@ class StudySpec:
     """What was expected, for the page."""
     remarks: tuple[str, ...] = ()
     """Paragraphs for the page: what was chosen before the study, and why."""
+    discussion: tuple[str, ...] = ()
+    """Paragraphs for the page, written after the study: what its results mean."""
 
     def __post_init__(self) -> None:
         check(self)
