@@ -225,6 +225,16 @@ def test_what_cannot_be_predicted_is_said(tmp_path: Path, model: Path, capsys: p
     assert files(tmp_path / "exam") == {"0.dcm"}
 
 
+def test_shipped_weights_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = {path.stem: path for path in weights.shipped()}
+    assert set(own) == {"dbt", "ffdm"}
+    assert {name: weights.find(name) for name in own} == own
+    assert weights.find(None) == own["dbt"]
+    Path("ffdm").write_text("the user's own file comes first")
+    assert weights.find("ffdm") == Path("ffdm")
+
+
 def test_without_shipped_weights_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "SHIPPED", "none of that name")
     with pytest.raises(InputError, match=r"comes without weights; give some with --weights"):

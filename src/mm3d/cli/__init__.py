@@ -168,7 +168,9 @@ def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write (default: demo)"
     )
     demo.add_argument("--seed", type=seed, metavar="N", default=SEED, help=f"another seed, another exam ({SEED})")
-    demo.add_argument("--weights", type=Path, metavar="WEIGHTS", help="a weights file or run folder (default: ours)")
+    demo.add_argument(
+        "--weights", type=Path, metavar="WEIGHTS", help="a file, run folder, or ours: dbt (default), ffdm"
+    )
     demo.set_defaults(run=_demo)
 
 

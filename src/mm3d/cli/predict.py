@@ -26,7 +26,7 @@ def add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--weights",
         type=Path,
         metavar="WEIGHTS",
-        help="a weights file or run folder (default: those shipped with mm3d)",
+        help="a weights file or run folder; or those that come with mm3d: dbt (default), ffdm",
     )
     predict.add_argument(
         "--input",

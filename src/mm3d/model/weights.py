@@ -77,14 +77,16 @@ def shipped() -> list[Path]:
 
 
 def find(path: Path | str | None) -> Path:
-    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last. None
-    means the weights that come with mm3d."""
+    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last; or
+    the name of weights that come with mm3d. None means those for volumes."""
+    own = {one.stem: one for one in shipped()}
     if path is None:
-        for one in shipped():
-            if one.stem == SHIPPED:
-                return one
+        if SHIPPED in own:
+            return own[SHIPPED]
         raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
     path = Path(path)
+    if str(path) in own and not path.exists():
+        return own[str(path)]
     if not path.is_dir():
         return path
     for name in ("best.safetensors", "last.safetensors"):
