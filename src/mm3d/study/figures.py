@@ -7,6 +7,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
+from matplotlib.lines import Line2D
 
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.files import replacing
@@ -15,6 +16,7 @@ from mm3d.study.spec import RunSpec
 from mm3d.study.statistics import Metric, Statistics
 
 DPI = 110
+PUBLISHED: dict[str, Any] = {"linestyle": "--", "linewidth": 0.8, "marker": "."}
 
 
 def draw_efficiency(statistics: Statistics, folder: Path) -> str:
@@ -43,6 +45,8 @@ def _draw(statistics: Statistics, path: Path, panels: tuple[tuple[str, str, Metr
         FigureCanvasAgg(picture)
         drawn = [_panel(axes, statistics, *panel) for axes, panel in zip(picture.subplots(1, 3), panels, strict=True)]
         lines, names = picture.axes[0].get_legend_handles_labels()
+        if any(line.get_linestyle() == PUBLISHED["linestyle"] for line in picture.axes[0].lines):
+            lines, names = [*lines, Line2D([], [], color="0.4", **PUBLISHED)], [*names, "published"]
         picture.legend(lines, names, loc="outside lower center", ncols=max(1, len(names)))
         if not any(drawn):
             path.unlink(missing_ok=True)  # that of an earlier report would pass for ours
@@ -68,7 +72,7 @@ def _panel(axes: Axes, statistics: Statistics, table: str, axis: str, metric: Me
             drawn = True
         paper = [(getattr(run, axis), value) for run in own if (value := _paper(statistics, table, run, metric))]
         if paper:
-            axes.plot(*zip(*paper, strict=True), color=colour, linestyle="--", linewidth=0.8, marker=".")
+            axes.plot(*zip(*paper, strict=True), color=colour, **PUBLISHED)
     shares = sorted({float(getattr(run, axis)) for run in runs})
     name = {"recall3d@0.25": "R@0.25 (3D)", "auc": "AUC"}[metric]
     axes.set(xscale="log", xlabel=f"share of {'data' if axis == 'data' else 'malignant breasts annotated'}", title=name)
