@@ -289,6 +289,14 @@ def test_the_weights_of_slices_are_what_the_query_attends_to() -> None:
     assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
 
 
+def test_the_weights_of_slices_are_what_timesform_attends_to() -> None:
+    detections, (_, m_s) = of_the_first_head(build(tiny(fusion="timesform")), "fusion")
+    w = m_s.softmax(dim=-1)
+    assert detections.slice_weights is not None
+    torch.testing.assert_close(detections.slice_weights[0, 0], w.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
+
+
 def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -> None:
     fusion, f = TimeSform(TINY), torch.rand(2, 8, 49, 4, TINY.channels)
     torch.nn.init.normal_(fusion.norm.weight)
