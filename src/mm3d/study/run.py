@@ -198,7 +198,7 @@ def run_all(
                 results[job.run.name, job.seed] = read_result(path)
                 still = [*waiting, *(other for other, _ in running.values())]
                 seconds = time.monotonic() - begun[job.name]
-                told = f"{duration(seconds)}. {len(still)} runs are left"
+                told = f"{duration(seconds)}. Runs left: {len(still)}"
                 about = duration(time_left(still, costs(study, results), jobs))
                 shown = _figures(results[job.run.name, job.seed])
                 console.print(f"{job.name}: {shown}; {told}, about {about}.", highlight=False)
