@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_a_failed_run_costs_only_what_starts_from_it(tiny: Tiny) -> None:
     _, folder, (code, said) = tiny
     assert code == 1, said
     assert "broken-seed0 failed: There is no malignant breast to train on" in said
-    assert "after-broken-seed0 was not run: broken-seed0 failed." in said
+    assert "after-broken-seed0 was not run: it starts from broken-seed0." in said
     assert "5 of 7 runs are there" in said
     names = {file.stem for file in (folder / "results").glob("*-seed0.json")}
     assert names == {"ffdm-seed0", "mm3d-0-seed0", "hm-0-seed0", "mm3d-seed0", "mlp-seed0"}
@@ -185,6 +186,28 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert 0 < point.threshold <= 1
     assert "0.25 false positives per image" in point.source
     assert weights.read_header(tmp_path / "ffdm.safetensors").provenance["study"]["run"] == "ffdm"
+
+
+def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder, _ = tiny
+    (clone := tmp_path / "clone").mkdir()
+    shutil.copytree(folder / "results", clone / "results")
+    shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
+    (mlp := path_of(clone / "results", "mlp", 0)).unlink()
+    code, said = run_study(path, clone, "--only", "mlp")
+    assert code == 1
+    assert "ffdm-seed0 has a result, but its weights" in said
+    assert "mlp-seed0 was not run: it starts from ffdm-seed0." in said
+    ship(str(path), folder / "results", folder / "study", tmp_path)
+    monkeypatch.setattr(weights, "shipped", lambda: sorted(tmp_path.glob("*.safetensors")))
+    code, said = run_study(path, clone, "--only", "ffdm", "mm3d", "mlp")
+    assert code == 0, said
+    assert "ffdm-seed0: its weights are those that come with mm3d, ffdm.safetensors." in said
+    assert mlp.is_file()
+    assert "no pictures were drawn: runs/mm3d-seed0/last.safetensors is not in" in said
+    assert (clone / "results" / "row.jpg").is_file()  # the one from before
 
 
 def working_in(folder: Path) -> list[int]:

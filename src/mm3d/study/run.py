@@ -28,7 +28,8 @@ from mm3d.study.cohorts import make_cohorts, needed
 from mm3d.study.gallery import draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
 from mm3d.study.results import Result, path_of, read_result, read_results
-from mm3d.study.spec import StudySpec, only, read_study, recipe
+from mm3d.study.ship import shipped_as
+from mm3d.study.spec import StudySpec, only, read_study, recipe, start_of
 from mm3d.study.work import OUTPUT, Order, folder_of
 from mm3d.workers import ONE_THREAD, worker_count
 
@@ -76,14 +77,14 @@ def run(name: str, settings: Settings) -> int:
     jobs = worker_count(settings.jobs)
     with alone_in(folder):
         given = take_starts(given, folder)
+        lost = take_shipped(study, left, results, folder, output, console)
         runs = dict.fromkeys(job.run for job in left)
         make_cohorts(study, needed(study, runs), folder, settings.download, jobs, console)
         commit = commit_of(Path(__file__).parent)
         orders = {job.name: Order(study, job.run.name, job.seed, folder, output, given, commit) for job in left}
-        failed = run_all(study, left, orders, results, jobs, console)
+        failed = run_all(study, left, orders, results, jobs, console, lost)
         if left and study.gallery:
-            first = {name: result for (name, seed), result in results.items() if seed == study.run(name).seeds[0]}
-            draw_gallery(study, first, folder, output)
+            draw(study, results, folder, output, console)
     done = len(jobs_of(study)) - len(failed)
     console.print(f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there.", highlight=False)
     return 1 if failed else 0
@@ -116,6 +117,38 @@ def take_starts(given: Mapping[str, str], folder: Path) -> dict[str, str]:
         with replacing(target) as partial:
             partial.write_bytes(content)
     return taken
+
+
+def take_shipped(
+    study: StudySpec,
+    left: Sequence[Job],
+    results: Mapping[tuple[str, int], Result],
+    folder: Path,
+    output: Path,
+    console: Console,
+) -> list[str]:
+    """Weights of finished runs that others start from. A clone has their results only; the best come with mm3d. Returns
+    the names of runs whose weights are nowhere."""
+    starts = [start for job in left if (start := start_of(study, job.run, job.seed)) is not None]
+    lost = []
+    for run, seed in dict.fromkeys(starts):
+        result = results.get((run.name, seed))
+        if result is None or (folder / result.weights).is_file():
+            continue
+        name = Job(run, seed).name
+        if (own := shipped_as(result)) is None:
+            lost.append(name)
+            console.print(
+                f"{name} has a result, but its weights {folder / result.weights} are not there: copy them there, or "
+                f"move {path_of(output, run.name, seed)} away to train it again.",
+                highlight=False,
+                soft_wrap=True,
+            )
+        else:
+            with replacing(folder / result.weights) as partial:
+                partial.write_bytes(own.read_bytes())
+            console.print(f"{name}: its weights are those that come with mm3d, {own.name}.", highlight=False)
+    return lost
 
 
 def without_missing(study: StudySpec, given: Mapping[str, str], console: Console) -> StudySpec:
@@ -166,17 +199,19 @@ def run_all(
     results: dict[tuple[str, int], Result],
     jobs: int,
     console: Console,
+    lost: Sequence[str] = (),
 ) -> list[str]:
-    """Run everything; returns the names of what failed. `results` has what is finished, and gets what will be."""
+    """Run everything but what starts from `lost` runs; returns the names of what failed. `results` has what is
+    finished, and gets what will be."""
     waiting, failed = list(left), list[str]()
     running: dict[str, tuple[Job, subprocess.Popen[str]]] = {}
     begun: dict[str, float] = {}
     try:
         while waiting or running:
-            for job in [job for job in waiting if before(study, job) in failed]:
+            for job in [job for job in waiting if before(study, job) in (*failed, *lost)]:
                 waiting.remove(job)
                 failed.append(job.name)
-                console.print(f"{job.name} was not run: {before(study, job)} failed.", highlight=False)
+                console.print(f"{job.name} was not run: it starts from {before(study, job)}.", highlight=False)
             unfinished = {job.name for job in waiting} | set(running)
             ready = [
                 job for job in order(study, waiting, costs(study, results)) if before(study, job) not in unfinished
@@ -207,6 +242,18 @@ def run_all(
             process.kill()
             process.wait()
     return failed
+
+
+def draw(
+    study: StudySpec, results: Mapping[tuple[str, int], Result], folder: Path, output: Path, console: Console
+) -> None:
+    """The gallery, unless weights that it needs are no longer there; then the one that was drawn before stays."""
+    first = {name: result for (name, seed), result in results.items() if seed == study.run(name).seeds[0]}
+    shown = [first[name].weights for name in study.gallery if name in first]
+    if gone := [path for path in shown if not (folder / path).is_file()]:
+        console.print(f"note: no pictures were drawn: {gone[0]} is not in {folder}.", highlight=False)
+        return
+    draw_gallery(study, first, folder, output)
 
 
 def _ended(

@@ -52,14 +52,26 @@ def operating_point(result: Result, cohort: JudgedCohort) -> dict[str, Any]:
     }
 
 
+def shipped_as(result: Result) -> Path | None:
+    """The weights that come with mm3d, if they are this run's."""
+    for path in weights.shipped():
+        if weights.read_header(path).provenance.get("study", {}).items() >= _told(result).items():
+            return path
+    return None
+
+
+def _told(result: Result) -> dict[str, Any]:
+    """Which run weights are of."""
+    return {"run": result.run, "seed": result.seed, "study": result.study, "commit": result.commit}
+
+
 def write_shipped(result: Result, cohort: JudgedCohort, folder: Path, path: Path) -> None:
     """The weights with the run's figures and operating point in their header."""
     source = folder / result.weights
     header = weights.read_header(source)
-    told = {"run": result.run, "seed": result.seed, "study": result.study, "commit": result.commit}
     chosen = "The best of the study's runs on the test cohort that the figures are of: they flatter it a little."
     provenance = header.provenance | {
-        "study": told | {"figures": result.figures, "note": chosen},
+        "study": _told(result) | {"figures": result.figures, "note": chosen},
         "operating_point": operating_point(result, cohort),
     }
     model = weights.load(source)
