@@ -210,6 +210,9 @@ def test_the_spread_of_seeds_is_part_of_errors_and_p() -> None:
     assert honest is not None
     assert alone.value == honest.value
     assert alone.p < 0.05 < honest.p
+    turned = together_with.difference("b", "a", "recall@0.25")
+    assert turned is not None
+    assert (turned.value, turned.p) == (-honest.value, honest.p)  # a page may tell it both ways
     assert honest.error == pytest.approx(np.hypot(alone.error, spread * np.sqrt(2)), rel=0.1)
     figure = together_with.figure("wild", "recall@0.25")
     assert figure is not None

@@ -142,7 +142,8 @@ class Statistics:
         if not ours or not theirs:
             return None
         training = sum(self.training_variance(self.study.run(name), metric) for name in (a, b))
-        noise = np.sqrt(training) * np.random.default_rng(SEED).standard_normal(len(self.weights))
+        turned = 1 if a <= b else -1  # so that b minus a is the same test, with the same p
+        noise = turned * np.sqrt(training) * np.random.default_rng(SEED).standard_normal(len(self.weights))
         replicates = self.replicates(a, metric) - self.replicates(b, metric) + noise
         value = float(np.mean(ours) - np.mean(theirs))
         return Difference(value, bootstrap.standard_error(replicates), bootstrap.p_of_difference(replicates))
