@@ -49,15 +49,28 @@ def settle(partial: Path, path: Path) -> None:
 def clear_half_made(folder: Path) -> None:
     """Remove what killed runs left behind; a run that is alive has the number of its process in the name."""
     for path in folder.glob(".*.partial"):
-        try:
-            os.kill(int(path.name.split(".")[-2]), 0)
-        except (ProcessLookupError, ValueError):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        except PermissionError:  # alive, and somebody else's
-            pass
+        number = path.name.split(".")[-2]
+        if number.isdecimal() and _alive(int(number)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _alive(number: int) -> bool:
+    """Whether a process runs; one that was killed keeps its number until its parent has taken notice."""
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # a system without /proc
+        return True
+    return state != "Z"
 
 
 def _sync(path: Path) -> None:
