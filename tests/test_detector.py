@@ -298,7 +298,7 @@ def test_the_weights_of_slices_are_what_timesform_attends_to() -> None:
 
 
 def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -> None:
-    fusion, f = TimeSform(TINY), torch.rand(2, 8, 49, 4, TINY.channels)
+    fusion, f = TimeSform(TINY), torch.rand(2, 8, 49, 4, TINY.channels, requires_grad=True)
     torch.nn.init.normal_(fusion.norm.weight)
     torch.nn.init.normal_(fusion.attention.in_proj_bias)
     fused, m_s = fusion(f)
@@ -310,6 +310,11 @@ def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -
     w = attention.unflatten(2, (49, 4)).sum(dim=2).mean(dim=1).reshape(2, 8, 4)
     torch.testing.assert_close(m_s.softmax(dim=-1), w, atol=1e-5, rtol=1e-5)
     assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
+    pull = torch.randn_like(w)
+    learned = [f, fusion.position, fusion.attention.in_proj_weight]
+    ours = torch.autograd.grad(fused.square().sum() + (m_s.softmax(dim=-1) * pull).sum(), learned)
+    theirs = torch.autograd.grad(expected.square().sum() + (w * pull).sum(), learned)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)

@@ -81,6 +81,8 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
         *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "start.png"),
         "## 5. Depth, and fusion without parameters",
         slices_table(statistics),
+        "Memory is the training process's peak, time that of its steps. Runs may have had machines of different speed: "
+        "[benchmarks.md](benchmarks.md) compares steps on one.",
         table(statistics, "fusion"),
         "## 6. Where the model looks",
         *_shown(gallery),
