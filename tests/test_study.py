@@ -18,13 +18,12 @@ from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.predict import operating_point
-from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order
+from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
 from mm3d.study.results import path_of, read_cohort, read_results
 from mm3d.study.ship import choose, ship
 from mm3d.study.spec import StudySpec, only, read_study
 
 TINY = """
-name = "tiny"
 title = "A tiny study"
 trial = { scale = "tiny" }
 width = 48
@@ -78,10 +77,15 @@ def arguments(path: Path, folder: Path, *more: str) -> list[str]:
 
 
 def run_study(path: Path, folder: Path, *more: str) -> tuple[int, str]:
-    """The exit code and all that was said, on one line. The study is here, its runs are processes."""
+    """The study is here, its runs are processes."""
+    return run_main(*arguments(path, folder, *more))
+
+
+def run_main(*words: str) -> tuple[int, str]:
+    """The exit code and all that was said, on one line."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
-        code = main(arguments(path, folder, *more))
+        code = main(words)
     return code, " ".join(said.getvalue().split())
 
 
@@ -150,6 +154,10 @@ def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) 
     code, said = run_study(other, folder)
     assert code == 1
     assert "was made with other settings (training.loop.steps = 2, not 3)" in said
+    code, said = run_main("study", "report", str(other), "--results", str(folder / "results"), "-o", str(tmp_path))
+    assert code == 1  # or the page would tell the new settings with the old figures
+    assert "(training.loop.steps = 2, not 3)" in said
+    assert not (tmp_path / "study.md").exists()
 
 
 def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
@@ -158,11 +166,11 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     page = (tmp_path / "study.md").read_text()
     assert "**5 of 7 runs are done.**" in page
     assert "Missing: broken-seed0, after-broken-seed0." in page
-    assert "| broken (broken) | volume | – | – | – | – | – |" in page
+    assert "| broken (broken) | volume | 0 | – | – | – | – | – |" in page
     assert "| M&M-3D is ahead of broken | mm3d – broken | – | – | missing | – | – | missing |" in page
     (row,) = [line.split(" | ") for line in page.splitlines() if line.startswith("| M&M (ffdm) | ffdm | ")]
     figures = read_results(read_study(str(path)), folder / "results")["ffdm", 0].figures
-    for cell, name, published in ((row[2], "recall@0.25", "[0.61]"), (row[6], "auc", "[0.89]")):
+    for cell, name, published in ((row[3], "recall@0.25", "[0.61]"), (row[7], "auc", "[0.89]")):
         assert cell.startswith(f"{figures[name]:.3f} ± ")
         assert cell.endswith(published)  # the paper's, beside ours
     assert (tmp_path / "study" / "row.jpg").stat().st_size < 200_000
@@ -170,6 +178,12 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "scale tiny" in page  # a reader can make the same breasts
     assert "Its size was chosen for a test." in page
     assert "## What we make of it\n\nNothing follows from it." in page
+    assert "- **MLP-Regress**: " in page
+    assert "- **TimeSform**: " not in page  # it has no such run, and no foreign start
+    assert "## 4." not in page
+    assert "The same cancer as M&M, M&M-3D see it" in page
+    by_kind = [line for line in page.split("by kind of finding")[1].splitlines() if "(mm3d)" in line]
+    assert [line.split(" | ")[1] for line in by_kind[:2]] == ["2D", "3D"]
 
 
 def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: Path) -> None:
@@ -194,12 +208,13 @@ def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
     path, folder, _ = tiny
     (clone := tmp_path / "clone").mkdir()
     shutil.copytree(folder / "results", clone / "results")
-    shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
     (mlp := path_of(clone / "results", "mlp", 0)).unlink()
     code, said = run_study(path, clone, "--only", "mlp")
     assert code == 1
     assert "ffdm-seed0 has a result, but its weights" in said
     assert "mlp-seed0 was not run: it starts from ffdm-seed0." in said
+    assert not (clone / "study" / "cohorts").exists()  # nothing is rendered for a run that cannot be
+    shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
     ship(str(path), folder / "results", folder / "study", tmp_path)
     monkeypatch.setattr(weights, "shipped", lambda: sorted(tmp_path.glob("*.safetensors")))
     code, said = run_study(path, clone, "--only", "ffdm", "mm3d", "mlp")
@@ -281,6 +296,10 @@ def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
     assert measured["broken"].measured  # as mm3d: only its data differ
     assert measured["broken"] == measured["mm3d"]
     assert not costs(study, {("ffdm", 0): results["ffdm", 0]})["mm3d"].measured
+    left = [Job(study.run(name), 0) for name in ("ffdm", "mm3d", "mlp")]
+    told = {"ffdm": Cost(10.0, True), "mm3d": Cost(20.0, True), "mlp": Cost(60.0, True)}
+    assert time_left(study, left, told, 1) == 90
+    assert time_left(study, left, told, 2) == 70  # mlp waits for ffdm, whatever the other process does
     assert duration(40) == "40 s"
     assert duration(3 * 3600 + 300) == "3 h 5 min"
 
@@ -294,6 +313,8 @@ def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
         ('of = "train-deep"', 'of = "nothing"', "'nothing', which is no cohort"),
         ("[stages.base.dense]\nsteps", "[stages.base.dense]\nstps", "did you mean 'steps'"),
         ('name = "mlp"', 'name = "mm3d"', "two runs are called 'mm3d'"),
+        ('tables = ["finetuned", "data"]', 'tables = ["fusoin"]', "must be one of inference, .*not 'fusoin'"),
+        ('title = "A', 'name = "other"\ntitle = "A', "called after its file"),
         ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is no run"),
         ("breasts = 8\n", "", "needs a number of breasts"),
     ],
@@ -334,9 +355,14 @@ def test_bcs_dbt_needs_start_weights_and_its_download(tmp_path: Path, capsys: py
     start.write_bytes(b"")
     main(["study", "bcs-dbt", "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
     assert "is made from a download of BCS-DBT; give its folder" in capsys.readouterr().err
+    main(["study", "bcs-dbt", str(tmp_path / "none"), "--start", "ffdm", "--only", "mm3d-0", *where])  # ours, by name
+    assert "none is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+    main(["study", "bcs-dbt", str(tmp_path), "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
+    capsys.readouterr()  # an empty folder is no download, but the start weights were taken
     main(["study", "bcs-dbt", "--start", f"nobody={start}", *where])
     assert "the study takes start weights for ffdm, coco" in capsys.readouterr().err
     other = tmp_path / "other.safetensors"
     other.write_bytes(b"other")
-    main(["study", "bcs-dbt", "--start", f"ffdm={other}", "--only", "mm3d-0", *where])
+    main(["study", "bcs-dbt", str(tmp_path), "--start", f"ffdm={other}", "--only", "mm3d-0", *where])
     assert "was run from other start weights" in capsys.readouterr().err

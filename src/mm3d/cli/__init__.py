@@ -248,7 +248,9 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     train.add_argument("config", type=Path, metavar="CONFIG", help="a .toml, or the config.json of a run folder")
-    train.add_argument("--start", metavar="WEIGHTS", help="weights file or run folder to start from; random; or dense")
+    train.add_argument(
+        "--start", metavar="WEIGHTS", help="weights file or run folder to start from; ffdm for ours; random; or dense"
+    )
     train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
     train.add_argument("--devices", type=whole_number, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
     train.add_argument(

@@ -96,9 +96,14 @@ def interval(replicates: FloatArray, level: float = 0.95) -> tuple[float, float]
 
 def p_of_difference(differences: FloatArray) -> float:
     """Two-sided p that a difference is 0, from its replicates (B,): twice the share of them on the rarer side of 0,
-    those at 0 counting for both sides; never below 2 / (B + 1), because B draws cannot tell more."""
+    those at 0 counting for both sides; never below `least_p`."""
     known = differences[~np.isnan(differences)]
     if not known.size:
         return np.nan
     rarer = min(int((known <= 0).sum()), int((known >= 0).sum()))
-    return min(1.0, 2 * (rarer + 1) / (known.size + 1))
+    return min(1.0, (rarer + 1) * least_p(known.size))
+
+
+def least_p(replicates: int) -> float:
+    """The smallest p that so many draws can tell."""
+    return 2 / (replicates + 1)

@@ -84,6 +84,14 @@ def needed(study: StudySpec, runs: Iterable[RunSpec]) -> list[str]:
     return names
 
 
+def check_download(study: StudySpec, download: Path | None) -> None:
+    """A study of BCS-DBT is given the folder of its download."""
+    for name, cohort in study.cohorts.items():
+        if cohort.source == "bcs-dbt" and (download is None or not download.is_dir()):
+            wrong = "" if download is None else f"{download} is no folder: "
+            raise InputError(f"{wrong}the cohort {name} is made from a download of BCS-DBT; give its folder.")
+
+
 def make_cohorts(
     study: StudySpec, names: Sequence[str], folder: Path, download: Path | None, jobs: int, console: Console
 ) -> None:
@@ -133,8 +141,7 @@ def _make(
     elif cohort.source == "pictures":
         write_pictures(target, cohort.breasts, cohort.seed, cohort.malignant, (study.length, study.width), console)
     elif cohort.source == "bcs-dbt":
-        if download is None:
-            raise InputError(f"the cohort {name} is made from a download of BCS-DBT; give its folder.")
+        assert download is not None  # check_download saw to it
         prepare_download(bcs_dbt.read, download, target, settings, jobs)
     else:
         pool_folder(folder / part_of(study, cohort.of).folder, target, settings, console)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -68,7 +69,10 @@ def _panel(axes: Axes, statistics: Statistics, table: str, axis: str, metric: Me
         there = [(share, figure.value, figure.error) for share, figure in figures if figure is not None]
         if there:
             places, values, errors = zip(*there, strict=True)
-            axes.errorbar(places, values, errors, color=colour, marker="o", markersize=4, capsize=2, label=label)
+            down = np.minimum(errors, values)  # no figure is below 0
+            axes.errorbar(
+                places, values, (down, errors), color=colour, marker="o", markersize=4, capsize=2, label=label
+            )
             drawn = True
         paper = [(getattr(run, axis), value) for run in own if (value := _paper(statistics, table, run, metric))]
         if paper:

@@ -4,7 +4,35 @@ from typing import Any
 
 from mm3d.study.cohorts import needed, slices_of
 from mm3d.study.plan import duration
+from mm3d.study.spec import StudySpec
 from mm3d.study.statistics import REPLICATES, Statistics
+
+# The methods by their labels in study files; what else a study compares, its own sections say.
+METHODS = {
+    "M&M": "the two-view detector of mammograms (FFDM), where everything starts",
+    "MIP": "M&M on the volume's maximum intensity projection",
+    "HM": "the same, its histogram matched to the average mammogram's",
+    "MSP": "M&M on the maximum suspicion projection: every place from the slice that M&M suspects most there",
+    "Buda": "M&M on every slice by itself; in one place the highest score counts",
+    "M&M-3D": "all slices together, the paper's method without new parameters: w, the softmax of the slices' "
+    "malignancy logits, weights the mean of their features, and its highest tells the slice",
+    "MeanPool": "M&M-3D with the plain mean of the slices",
+    "MaxPool": "M&M-3D with their maximum, channel by channel",
+    "TimeSform": "heavier variant, with new parameters: attention over all slices' RoI features",
+    "QuerySummary": "heavier variant: a learned query attends over the slices",
+    "MLP-Regress": "heavier variant: an MLP over all slices, which also regresses the slice",
+}
+
+
+def methods(study: StudySpec) -> str:
+    """The names that the page uses."""
+    labels = dict.fromkeys(run.label for run in study.runs)
+    named = "\n".join(f"- **{label}**: {METHODS[label]}." for label in labels if label in METHODS)
+    paper = (
+        "The paper is *From 2D to 3D Without Extra Baggage* (Truong Vu et al., ML4H 2025). The names are the paper's, "
+        "and so are figures in brackets."
+    )
+    return f"## The methods\n\n{paper}\n\n{named}"
 
 
 def method(statistics: Statistics) -> str:
@@ -33,7 +61,7 @@ def method(statistics: Statistics) -> str:
         "by the 3D rule the predicted slice is also one on which the finding is visible. Figures are means over seeds. "
         f"Standard errors: bootstrap over patients ({REPLICATES:,} replicates, the same draws for all), and the spread "
         "of seeds, pooled over all runs that have several. Paired tests: the same, of the difference. "
-        "[evaluation.md](evaluation.md) has the rules.",
+        "`docs/evaluation.md` has the rules.",
         f"Training and prediction took {duration(spent)} on one core; commits: {', '.join(commits) or 'not known'}.",
     ]
     return "\n\n".join(lines)

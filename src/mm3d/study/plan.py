@@ -116,9 +116,15 @@ def before(study: StudySpec, job: Job) -> str | None:
     return None if start is None else Job(*start).name
 
 
-def time_left(left: Sequence[Job], costs: Mapping[str, Cost], side_by_side: int) -> float:
-    """Seconds until all is done, with so many runs at a time."""
-    return sum(costs[job.run.name].seconds for job in left) / side_by_side
+def time_left(study: StudySpec, left: Sequence[Job], costs: Mapping[str, Cost], side_by_side: int) -> float:
+    """Seconds until all is done, with so many runs at a time; a run and what it waits for come one after the other."""
+    seconds = {job.name: costs[job.run.name].seconds for job in left}
+    waits_for = {job.name: before(study, job) for job in left}
+
+    def until(name: str | None) -> float:
+        return seconds[name] + until(waits_for[name]) if name in seconds else 0.0
+
+    return max([sum(seconds.values()) / side_by_side, *map(until, seconds)])
 
 
 def duration(seconds: float) -> str:

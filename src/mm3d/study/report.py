@@ -8,15 +8,16 @@ import numpy as np
 from rich.console import Console
 
 from mm3d.files import replacing
+from mm3d.metrics.bootstrap import least_p
 from mm3d.study.cohorts import slices_of
 from mm3d.study.figures import draw_efficiency, draw_start
 from mm3d.study.gallery import ROW, W_CURVES
-from mm3d.study.method import method
+from mm3d.study.method import method, methods
 from mm3d.study.plan import duration, jobs_of
 from mm3d.study.published import SLICES, START, cell, published
 from mm3d.study.results import read_cohort, read_results
 from mm3d.study.spec import RunSpec, StudySpec, read_study
-from mm3d.study.statistics import METRICS, Difference, Figure, Metric, Statistics, together, verdict
+from mm3d.study.statistics import METRICS, REPLICATES, Difference, Figure, Metric, Statistics, together, verdict
 
 PAGE, FIGURES = "study.md", "study"
 HEADS: dict[Metric, str] = {
@@ -27,6 +28,11 @@ HEADS: dict[Metric, str] = {
     "auc": "AUC",
 }
 NOTHING = "–"
+READING = (
+    "Figures are ours ± their standard error, those in [brackets] the paper's. p is of the paired test against M&M-3D "
+    "with the same data: of R@0.25 by the 3D rule where both have slices, by the 2D rule otherwise. With "
+    f"{REPLICATES:,} replicates no p can be below {least_p(REPLICATES):.3f}."
+)
 
 
 def write_report(name: str, results: Path, output: Path) -> int:
@@ -54,7 +60,7 @@ def _gallery(results: Path, output: Path) -> list[str]:
 
 
 def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]) -> str:
-    """The whole page, Markdown."""
+    """The whole page, Markdown. A section whose tables and pictures have nothing to show is not there."""
     study = statistics.study
     parts = [
         f"# {study.title}",
@@ -62,43 +68,70 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
         _state(statistics),
         _expected(statistics),
         *(["## What we make of it", *study.discussion] if study.discussion else []),
+        methods(study),
         method(statistics),
-        "## 1. Inference only",
-        "No DBT training: weights of mammograms on other inputs. Published figures are in brackets.",
-        table(statistics, "inference"),
-        "## 2. Fine-tuned",
-        "(*) malignant breasts without boxes are left out.",
-        table(statistics, "finetuned"),
-        "## 3. Less data, fewer annotations",
-        "p is of the paired test against M&M-3D with the same data.",
-        grid(statistics, "data", "recall3d@0.25"),
-        grid(statistics, "data", "auc"),
-        grid(statistics, "annotations", "recall3d@0.25"),
-        *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "efficiency.png"),
-        "## 4. A start that never saw a breast",
-        f"{_foreign(study)} {START}",
-        start_table(statistics),
-        *(f"![{picture}]({FIGURES}/{picture})" for picture in pictures if picture == "start.png"),
-        "## 5. Depth, and fusion without parameters",
-        slices_table(statistics),
-        "Memory is the training process's peak, time that of its steps. Runs may have had machines of different speed: "
-        "[benchmarks.md](benchmarks.md) compares steps on one.",
-        table(statistics, "fusion"),
-        "## 6. Where the model looks",
-        *_shown(gallery),
-        "## 7. Beyond the paper",
-        "Mammograms and volumes of the same breasts mixed, for as many breasts as volumes alone:",
-        table(statistics, "mixed"),
-        "By kind of finding (R@0.25; false positives of all volumes), and by density (with the false positives of its "
-        "own volumes):",
-        parts_table(statistics),
-        "## The spread of seeds",
-        seeds_table(statistics),
-        "## All figures of 3 and 4",
-        "p is of the paired test against M&M-3D from FFDM weights with the same data.",
-        table(statistics, "data", "annotations", "start"),
+        "## The tables",
+        READING,
+        _section(
+            "1. Inference only",
+            _shown("No DBT training: weights of mammograms as they are.", table(statistics, "inference")),
+        ),
+        _section(
+            "2. Fine-tuned",
+            _shown("(*) malignant breasts without boxes are left out.", table(statistics, "finetuned")),
+        ),
+        _section(
+            "3. Less data, fewer annotations",
+            grid(statistics, "data", "recall3d@0.25"),
+            grid(statistics, "data", "auc"),
+            grid(statistics, "annotations", "recall3d@0.25"),
+            _picture("efficiency.png", pictures),
+        ),
+        _section(
+            "4. A start that never saw a breast",
+            _shown(f"{_foreign(study)} {START}", start_table(statistics)),
+            _picture("start.png", pictures),
+        ),
+        _section(
+            "5. Depth, and fusion without parameters",
+            _shown(
+                "Memory is the training process's peak, time that of its steps. Runs may have had machines of "
+                "different speed: `docs/benchmarks.md` compares steps on one.",
+                slices_table(statistics),
+            ),
+            table(statistics, "fusion"),
+        ),
+        _section("6. Where the model looks", *_drawn(study, gallery)),
+        _section(
+            "7. Beyond the paper",
+            _shown(
+                "Mammograms and volumes of the same breasts mixed, for as many breasts as volumes alone:",
+                table(statistics, "mixed"),
+            ),
+            _shown(
+                "R@0.25 by kind of finding (with the false positives of all volumes), and by density (with those of "
+                "its own volumes):",
+                parts_table(statistics),
+            ),
+        ),
+        _section("The spread of seeds", seeds_table(statistics)),
+        _section("All figures of 3 and 4", table(statistics, "data", "annotations", "start")),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, *parts: str) -> str:
+    there = [part for part in parts if part]
+    return "\n\n".join([f"## {title}", *there]) if there else ""
+
+
+def _shown(words: str, shown: str) -> str:
+    """What is shown with words before it, if there is anything to show."""
+    return f"{words}\n\n{shown}" if shown else ""
+
+
+def _picture(name: str, pictures: Sequence[str]) -> str:
+    return f"![{name}]({FIGURES}/{name})" if name in pictures else ""
 
 
 def _state(statistics: Statistics) -> str:
@@ -106,7 +139,7 @@ def _state(statistics: Statistics) -> str:
     missing = [job.name for job in jobs if (job.run.name, job.seed) not in statistics.results]
     if not missing:
         return f"All {len(jobs)} runs are done."
-    named = ", ".join(missing[:12]) + (", …" if len(missing) > 12 else "")
+    named = ", ".join(missing[:12]) + (f" and {len(missing) - 12} more" if len(missing) > 12 else "")
     done = f"{len(jobs) - len(missing)} of {len(jobs)} runs are done"
     return f"**{done}.** What is not is {NOTHING} below. Missing: {named}."
 
@@ -132,9 +165,10 @@ def _expected(statistics: Statistics) -> str:
             )
             lines += [_row(pair) for pair in pairs]
     rule = (
-        "The rule: a statement holds if the first of the pair is ahead and p is below 0.05, does not if the second "
-        "is ahead with such a p, and is undecided otherwise; one of several pairs holds if all do. R@0.25 is by "
-        "the 3D rule where both have slices, by the 2D rule otherwise. p values are not corrected for their number."
+        "All of it was stated in the study's file before any result. A statement holds if the first of the pair is "
+        "ahead and p is below 0.05, does not if the second is ahead with such a p, and is undecided otherwise; one of "
+        "several pairs holds if all do. R@0.25 is by the 3D rule where both have slices, by the 2D rule otherwise. p "
+        "values are not corrected for their number."
     )
     return "\n\n".join([lines[0], "\n".join(lines[1:]), rule]) if statistics.study.expect else ""
 
@@ -153,12 +187,13 @@ def common_recall(statistics: Statistics, a: str, b: str) -> Metric:
 
 def table(statistics: Statistics, *names: str) -> str:
     """The runs of a table, or of several, with all figures and the paired tests."""
-    rows = [["method", "input", *HEADS.values(), "p, R@0.25", "p, AUC"]]
+    rows = [["method", "input", "seeds", *HEADS.values(), "p, R@0.25", "p, AUC"]]
     runs = {run: name for name in reversed(names) for run in runs_of(statistics.study, name)}
     for run in (run for run in statistics.study.runs if run in runs):
         row = published(statistics.study, runs[run], run)
         figures = [_cell(statistics.figure(run.name, metric), cell(row, metric)) for metric in METRICS]
-        rows.append([_name(run), run.input, *figures, *_tests(statistics, run)])
+        seeds = str(len(statistics.of(run.name)))
+        rows.append([_name(run), run.input, seeds, *figures, *_tests(statistics, run)])
     return "\n".join(_rows(rows)) if len(rows) > 1 else ""
 
 
@@ -198,7 +233,7 @@ def _foreign(study: StudySpec) -> str:
             "Pictures: synthetic pictures of rings among polygons, crosses and gratings (`study/pictures.py`), in the "
             "place that COCO has in the paper."
         )
-    return "COCO: weights of a public Sparse R-CNN, imported."
+    return "COCO: weights of a public Sparse R-CNN, imported." if "coco" in study.given else ""
 
 
 def start_table(statistics: Statistics) -> str:
@@ -235,25 +270,24 @@ def slices_table(statistics: Statistics) -> str:
 
 
 def parts_table(statistics: Statistics) -> str:
-    """The fine-tuned methods by kind of finding and by density, R@0.25."""
+    """The fine-tuned methods by kind of finding and by density, R@0.25 by each rule that they have."""
     cohort, runs = statistics.cohort, runs_of(statistics.study, "finetuned")
     kinds = sorted({kind for marks in cohort.marks.values() for kind in marks.kinds})
     classes = sorted(set(cohort.density))
     counts = {kind: max(marks.kinds.count(kind) for marks in cohort.marks.values()) for kind in kinds}
-    heads = [f"{kind} ({counts[kind]})" for kind in kinds] + [
-        f"density {c} ({cohort.density.count(c)})" for c in classes
+    heads = [f"{kind} ({counts[kind]} findings)" for kind in kinds] + [
+        f"density {c} ({cohort.density.count(c)} breasts)" for c in classes
     ]
     rows = [["method", "rule", *heads]]
     density = np.array(cohort.density)
-    for run in runs:
-        metric: Metric = "recall3d@0.25" if statistics.values(run.name, "recall3d@0.25") else "recall@0.25"
-        marks = cohort.marks.get(run.modality)
-        own = np.array(marks.kinds if marks else ())
-        found = [statistics.recall_of(run.name, metric, findings=own == kind) for kind in kinds]
-        found += [statistics.recall_of(run.name, metric, breasts=density == c) for c in classes]
-        rule = "3D" if metric.startswith("recall3d") else "2D"
-        rows.append([_name(run), rule, *(_cell(figure, "") for figure in found)])
-    return "\n".join(_rows(rows)) if runs else ""
+    rules: tuple[tuple[str, Metric], ...] = (("2D", "recall@0.25"), ("3D", "recall3d@0.25"))
+    for rule, metric in rules:
+        for run in (run for run in runs if statistics.values(run.name, metric)):
+            own = np.array(cohort.marks[run.modality].kinds)
+            found = [statistics.recall_of(run.name, metric, findings=own == kind) for kind in kinds]
+            found += [statistics.recall_of(run.name, metric, breasts=density == c) for c in classes]
+            rows.append([_name(run), rule, *(_cell(figure, "") for figure in found)])
+    return "\n".join(_rows(rows)) if len(rows) > 1 else ""
 
 
 def seeds_table(statistics: Statistics) -> str:
@@ -264,24 +298,23 @@ def seeds_table(statistics: Statistics) -> str:
             values = [", ".join(f"{v:.3f}" for v in statistics.values(run.name, m)) or NOTHING for m in METRICS]
             rows.append([run.name, *values])
     if len(rows) == 1:
-        return "No run has several seeds yet: errors and p values below are those of the patients alone."
+        return "No run has several seeds yet: errors and p values are those of the patients alone."
     spread = [statistics.seed_spread[metric] for metric in METRICS]
     rows.append(["**standard deviation**", *(f"**{s:.3f}** ({n} degrees of freedom)" for s, n in spread)])
     return "\n".join(_rows(rows))
 
 
-def _shown(gallery: Sequence[str]) -> list[str]:
+def _drawn(study: StudySpec, gallery: Sequence[str]) -> list[str]:
+    labels = [study.run(name).label for name in study.gallery]
     told = {
         W_CURVES: "How much each slice counts (w of the last head), for calcification clusters and for masses, against "
         "the slices on which they are visible (the bar). Right: the mean of all that M&M-3D finds at 0.25 false "
         "positives per volume. Left: of these, the one whose w has the highest peak, right or wrong.",
-        ROW: "The same cancer as FFDM, MIP, slice by slice and M&M-3D see it: the truth in green, proposals with their "
-        "scores, dotted where they are below the system's score at 0.25 false positives per volume. Of the "
-        "cancers with a proposal in both, the one whose score, compared with that, gains most from FFDM to M&M-3D.",
+        ROW: f"The same cancer as {', '.join(labels)} see it: the truth in green, proposals with their scores, dotted "
+        "where they are below the system's score at 0.25 false positives per volume. Of the cancers with a proposal "
+        "in the first and the last, the one whose score, compared with that, gains most from the first to the last.",
     }
-    if not gallery:
-        return ["The study has not drawn these pictures yet."]
-    return [f"{told[name]}\n\n![{name}]({FIGURES}/{name})" for name in gallery]
+    return [_shown(told[name], _picture(name, gallery)) for name in gallery]
 
 
 def runs_of(study: StudySpec, name: str) -> list[RunSpec]:

@@ -28,7 +28,7 @@ from mm3d.metrics.froc import Detections, allowed, threshold_at
 from mm3d.metrics.hits import BoolArray, FloatArray, IntArray, best_scores
 from mm3d.predictions import Predictions
 from mm3d.records import Finding
-from mm3d.study.spec import StudySpec
+from mm3d.study.spec import StudySpec, recipe
 
 VERSION = 1
 COHORT = "test-cohort.json"
@@ -294,11 +294,26 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def read_results(study: StudySpec, folder: Path) -> dict[tuple[str, int], Result]:
-    """The finished runs of a study, by name and seed."""
+    """The finished runs of a study, by name and seed; one that was made with other settings is no result of it."""
     results = {}
     for run in study.runs:
         for seed in run.seeds:
             path = path_of(folder, run.name, seed)
             if path.is_file():
-                results[run.name, seed] = read_result(path)
+                results[run.name, seed] = result = read_result(path)
+                if difference := _difference(result.recipe, recipe(study, run, seed)):
+                    raise InputError(
+                        f"{path} was made with other settings ({difference}); move it and the run's folder of that "
+                        "name away, or give another folder with --results."
+                    )
     return results
+
+
+def _difference(there: object, now: object, where: str = "") -> str:
+    """The first setting in which two recipes differ."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        for name in sorted({*there, *now}):
+            if found := _difference(there.get(name), now.get(name), f"{where}.{name}".lstrip(".")):
+                return found
+        return ""
+    return "" if there == now else f"{where} = {there}, not {now}"

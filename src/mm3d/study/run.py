@@ -24,12 +24,12 @@ from mm3d.config import to_dict
 from mm3d.errors import InputError
 from mm3d.files import alone_in, replacing
 from mm3d.model.weights import find
-from mm3d.study.cohorts import make_cohorts, needed
+from mm3d.study.cohorts import check_download, make_cohorts, needed
 from mm3d.study.gallery import draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
 from mm3d.study.results import Result, path_of, read_result, read_results
 from mm3d.study.ship import shipped_as
-from mm3d.study.spec import StudySpec, only, read_study, recipe, start_of
+from mm3d.study.spec import StudySpec, only, read_study, start_of
 from mm3d.study.work import OUTPUT, Order, folder_of
 from mm3d.workers import ONE_THREAD, worker_count
 
@@ -60,25 +60,25 @@ def run(name: str, settings: Settings) -> int:
         study = only(study, list(settings.only))
     console = Console()
     study = without_missing(study, given, console)
-    results = finished(study, settings.results)
+    results = read_results(study, settings.results)
     left = [job for job in jobs_of(study) if (job.run.name, job.seed) not in results]
+    jobs = worker_count(settings.jobs)
     if settings.dry_run:
         console.print(plan_table(study, left, results))
-        told = costs(study, results)
-        side_by_side = worker_count(settings.jobs)
+        about = duration(time_left(study, left, costs(study, results), jobs))
         console.print(
-            f"{len(left)} of {len(jobs_of(study))} runs are left, about "
-            f"{duration(time_left(left, told, side_by_side))} with {side_by_side} at a time; cohorts are not counted.",
+            f"{len(left)} of {len(jobs_of(study))} runs are left, about {about} with {jobs} at a time; cohorts are "
+            "not counted.",
             highlight=False,
         )
         return 0
     folder, output = settings.folder.resolve(), settings.results.resolve()
+    check_download(study, settings.download)
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = worker_count(settings.jobs)
     with alone_in(folder):
         given = take_starts(given, folder)
         lost = take_shipped(study, left, results, folder, output, console)
-        runs = dict.fromkeys(job.run for job in left)
+        runs = dict.fromkeys(job.run for job in left if before(study, job) not in lost)
         make_cohorts(study, needed(study, runs), folder, settings.download, jobs, console)
         commit = commit_of(Path(__file__).parent)
         orders = {job.name: Order(study, job.run.name, job.seed, folder, output, given, commit) for job in left}
@@ -100,9 +100,10 @@ def given_weights(study: StudySpec, texts: Sequence[str]) -> dict[str, str]:
         if name not in study.given:
             known = ", ".join(study.given) or "none, it trains its own"
             raise InputError(f"--start {text}: the study takes start weights for {known}; write NAME=WEIGHTS.")
-        if not Path(path).exists():
+        file = find(path)
+        if not file.is_file():
             raise InputError(f"--start {text}: {path} does not exist; give a weights file.")
-        found[name] = str(Path(path).resolve())
+        found[name] = str(file.resolve())
     return found
 
 
@@ -111,7 +112,7 @@ def take_starts(given: Mapping[str, str], folder: Path) -> dict[str, str]:
     taken = {}
     for name, path in given.items():
         taken[name] = str(Path(STARTS, f"{name}.safetensors"))
-        target, content = folder / taken[name], find(path).read_bytes()
+        target, content = folder / taken[name], Path(path).read_bytes()
         if target.is_file() and target.read_bytes() != content:
             raise InputError(f"{folder} was run from other start weights than {path}; give another folder with -o.")
         with replacing(target) as partial:
@@ -170,28 +171,6 @@ def without_missing(study: StudySpec, given: Mapping[str, str], console: Console
     return only(study, kept)
 
 
-def finished(study: StudySpec, folder: Path) -> dict[tuple[str, int], Result]:
-    """The results there are; one that was made with other settings is no result of this study."""
-    results = read_results(study, folder)
-    for (name, seed), result in results.items():
-        if difference := _difference(result.recipe, recipe(study, study.run(name), seed)):
-            raise InputError(
-                f"{path_of(folder, name, seed)} was made with other settings ({difference}); move it and the run's "
-                f"folder {folder_of(name, seed)} away, or give another folder with --results."
-            )
-    return results
-
-
-def _difference(there: object, now: object, where: str = "") -> str:
-    """The first setting in which two recipes differ."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        for name in sorted({*there, *now}):
-            if found := _difference(there.get(name), now.get(name), f"{where}.{name}".lstrip(".")):
-                return found
-        return ""
-    return "" if there == now else f"{where} = {there}, not {now}"
-
-
 def run_all(
     study: StudySpec,
     left: Sequence[Job],
@@ -234,7 +213,7 @@ def run_all(
                 still = [*waiting, *(other for other, _ in running.values())]
                 seconds = time.monotonic() - begun[job.name]
                 told = f"{duration(seconds)}. Runs left: {len(still)}"
-                about = duration(time_left(still, costs(study, results), jobs))
+                about = duration(time_left(study, still, costs(study, results), jobs))
                 shown = _figures(results[job.run.name, job.seed])
                 console.print(f"{job.name}: {shown}; {told}, about {about}.", highlight=False)
     finally:

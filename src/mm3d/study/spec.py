@@ -19,6 +19,7 @@ from mm3d.train.config import DENSE, RANDOM, SHIPPED, TrainConfig, config_of
 
 STUDIES = SHIPPED / "studies"
 INFERENCE_ONLY = "none"  # the stage of a run that trains nothing
+TableName = Literal["inference", "finetuned", "data", "annotations", "start", "slices", "fusion", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class RunSpec:
     """Also the name of its files."""
     label: str
     """In tables; rows of one label and other sizes of data are one method."""
-    tables: tuple[str, ...]
-    """The tables that it is a row of; report.py has them."""
+    tables: tuple[TableName, ...]
+    """The page's tables that it is a row of; none: the page leaves it out."""
     input: InputName = "volume"
     """What the model is given of a view."""
     fusion: FusionName = "weighted"
@@ -128,7 +129,7 @@ class StudySpec:
     """A whole study."""
 
     name: str
-    """Of its folders."""
+    """That of its file, and of its folders."""
     title: str
     """Of its page."""
     cohorts: dict[str, CohortSpec]
@@ -293,7 +294,9 @@ def read_study(name: str) -> StudySpec:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not TOML ({error}); mend it.") from error
-    study = from_dict(StudySpec, content, str(path))
+    if "name" in content:
+        raise InputError(f"{path} has a name, but a study is called after its file; leave name out.")
+    study = from_dict(StudySpec, content | {"name": path.stem}, str(path))
     check_stages(study, str(path))
     for name, cohort in study.cohorts.items():
         if cohort.source == "phantom":
