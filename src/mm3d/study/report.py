@@ -96,7 +96,7 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
             "5. Depth, and fusion without parameters",
             _shown(
                 "Memory is the training process's peak, time that of its steps. Runs may have had machines of "
-                "different speed: `docs/benchmarks.md` compares steps on one.",
+                "different speed, or other work beside them: `docs/benchmarks.md` compares steps on one.",
                 slices_table(statistics),
             ),
             table(statistics, "fusion"),
