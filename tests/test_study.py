@@ -266,6 +266,33 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     assert path_of(folder / "results", "long", 0).is_file()
 
 
+def test_a_terminated_study_says_how_it_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text(TINY.replace("breasts = 8", "breasts = 2000", 1))
+    program = [sys.executable, "-m", "mm3d", *arguments(path, tmp_path, "--only", "ffdm")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as study:
+        while not list((tmp_path / "study").glob("cohorts/*/views/*.npy")):
+            assert study.poll() is None, "it ended before it was told to"
+            time.sleep(0.05)
+        study.send_signal(signal.SIGTERM)
+        said, _ = study.communicate()
+    assert study.returncode == 130
+    assert "Interrupted; the same command continues." in said
+
+
+def test_another_study_does_not_change_the_cohorts_in_a_folder(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    larger = tmp_path / "larger.toml"
+    larger.write_text(path.read_text().replace("breasts = 8", "breasts = 9", 1))
+    made = {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")}
+    told = arguments(larger, folder, "--only", "ffdm")
+    told[told.index("--results") + 1] = str(tmp_path / "results")
+    code, said = run_main(*told)
+    assert code == 1
+    assert "train-deep was made with other settings (cohort.breasts = 8, not 9); remove it, or give" in said
+    assert {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")} == made
+
+
 def spec(text: str = TINY, tmp_path: Path | None = None) -> StudySpec:
     path = (tmp_path or Path(os.environ.get("TMPDIR", "/tmp"))) / f"spec-{os.getpid()}.toml"
     path.write_text(text)

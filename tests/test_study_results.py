@@ -310,6 +310,9 @@ def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     truth, boxes = (_coloured(tmp_path / "row.jpg", colour) for colour in ("#00C853", "#E69F00"))
     assert min(truth) > 100
     assert boxes[0] > 1.5 * boxes[1] > 100  # two proposals, and one
+    other = replace(look, finding=replace(look.finding, kind="architectural distortion"))
+    rows = [draw_row([one, missed], tmp_path / f"{one.finding.kind}.jpg") for one in (look, other)]
+    assert (tmp_path / rows[0]).read_bytes() != (tmp_path / rows[1]).read_bytes()  # it names the kind
 
 
 def _coloured(path: Path, colour: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import difflib
 import functools
 import types
+from collections.abc import Container
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -47,6 +48,23 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
         return cls(**values)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def difference(there: Any, now: Any, free: Container[str] = (), where: str = "") -> str:
+    """The first setting in which two tables differ, such as "loop.steps = 2, not 3"; empty if they do not. Settings in
+    `free` may differ."""
+    if _nested(there) and type(there) is type(now):
+        there, now = (dict(enumerate(table)) if isinstance(table, list) else table for table in (there, now))
+        for name in sorted({*there, *now}):
+            if found := difference(there.get(name), now.get(name), free, f"{where}.{name}".lstrip(".")):
+                return found
+        return ""
+    return "" if there == now or where in free else f"{where} = {there}, not {now}"
+
+
+def _nested(value: Any) -> bool:
+    """Whether settings have names of their own: a table, or a list of tables."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
 
 
 def check(config: Any) -> None:

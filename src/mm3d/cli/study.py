@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 from pathlib import Path
 
 from mm3d.cli.options import FOR_TORCH
@@ -56,6 +57,7 @@ def _study(arguments: argparse.Namespace) -> int:
         return ship(name, results, arguments.output or Path.home() / "mm3d-studies" / Path(name).stem)
     from mm3d.study.run import Settings, run
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # kill and schedulers end it as Ctrl-C does
     name = Path(arguments.study).stem
     settings = Settings(
         folder=arguments.output or Path.home() / "mm3d-studies" / name,

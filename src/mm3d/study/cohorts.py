@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from mm3d.cohorts import bcs_dbt
-from mm3d.config import to_dict
+from mm3d.config import difference, to_dict
 from mm3d.console import progress
 from mm3d.errors import InputError
 from mm3d.files import clear_half_made, half_made, replacing
@@ -121,14 +121,9 @@ def _is_made(target: Path, wanted: dict[str, Any]) -> bool:
     path = target / MADE
     if not path.is_file():
         return False
-    there = json.loads(path.read_text())
-    if there == wanted:
-        return True
-    if wanted["cohort"]["source"] == "phantom":
-        return False  # a trial checks its own folder, and may be extended
-    raise InputError(
-        f"{target} was made with other settings than the study's; remove it, or give another folder with -o."
-    )
+    if found := difference(json.loads(path.read_text()), wanted):
+        raise InputError(f"{target} was made with other settings ({found}); remove it, or give another folder with -o.")
+    return True
 
 
 def _make(

@@ -212,12 +212,13 @@ def _around(look: Look, s: int) -> NDArray[np.float32]:
 
 
 def draw_row(looks: list[Look], path: Path) -> str:
-    """One finding as several runs see it, side by side; the name of the file."""
+    """One finding, whose kind is told above, as several runs see it, side by side; the name of the file."""
     with rc_context(STYLE | {"axes.grid": False}):
         picture = Picture(figsize=(2.3 * len(looks), 4.2), layout="constrained")
         FigureCanvasAgg(picture)
         for axes, look in zip(picture.subplots(1, len(looks), squeeze=False)[0], looks, strict=True):
             _draw_look(axes, look)
+        picture.suptitle(looks[0].finding.kind)
         _save(picture, path, "jpg")
     return path.name
 

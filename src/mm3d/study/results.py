@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.config import from_dict, to_dict
+from mm3d.config import difference, from_dict, to_dict
 from mm3d.errors import InputError
 from mm3d.evaluate.joined import join
 from mm3d.evaluate.judge import Judged, false_positives, judge
@@ -301,19 +301,9 @@ def read_results(study: StudySpec, folder: Path) -> dict[tuple[str, int], Result
             path = path_of(folder, run.name, seed)
             if path.is_file():
                 results[run.name, seed] = result = read_result(path)
-                if difference := _difference(result.recipe, recipe(study, run, seed)):
+                if found := difference(result.recipe, recipe(study, run, seed)):
                     raise InputError(
-                        f"{path} was made with other settings ({difference}); move it and the run's folder of that "
+                        f"{path} was made with other settings ({found}); move it and the run's folder of that "
                         "name away, or give another folder with --results."
                     )
     return results
-
-
-def _difference(there: object, now: object, where: str = "") -> str:
-    """The first setting in which two recipes differ."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        for name in sorted({*there, *now}):
-            if found := _difference(there.get(name), now.get(name), f"{where}.{name}".lstrip(".")):
-                return found
-        return ""
-    return "" if there == now else f"{where} = {there}, not {now}"

@@ -72,22 +72,40 @@ def run(name: str, settings: Settings) -> int:
             highlight=False,
         )
         return 0
-    folder, output = settings.folder.resolve(), settings.results.resolve()
     check_download(study, settings.download)
+    try:
+        failed = carry_out(study, left, results, given, settings, jobs, console)
+    except KeyboardInterrupt:
+        console.print("Interrupted; the same command continues.", highlight=False)
+        return 130
+    done = len(jobs_of(study)) - len(failed)
+    console.print(f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there.", highlight=False)
+    return 1 if failed else 0
+
+
+def carry_out(
+    study: StudySpec,
+    left: Sequence[Job],
+    results: dict[tuple[str, int], Result],
+    given: Mapping[str, str],
+    settings: Settings,
+    jobs: int,
+    console: Console,
+) -> list[str]:
+    """All that is left: cohorts, runs, pictures. Returns the names of what failed."""
+    folder, output = settings.folder.resolve(), settings.results.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        given = take_starts(given, folder)
+        taken = take_starts(given, folder)
         lost = take_shipped(study, left, results, folder, output, console)
         runs = dict.fromkeys(job.run for job in left if before(study, job) not in lost)
         make_cohorts(study, needed(study, runs), folder, settings.download, jobs, console)
         commit = commit_of(Path(__file__).parent)
-        orders = {job.name: Order(study, job.run.name, job.seed, folder, output, given, commit) for job in left}
+        orders = {job.name: Order(study, job.run.name, job.seed, folder, output, taken, commit) for job in left}
         failed = run_all(study, left, orders, results, jobs, console, lost)
         if left and study.gallery:
             draw(study, results, folder, output, console)
-    done = len(jobs_of(study)) - len(failed)
-    console.print(f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there.", highlight=False)
-    return 1 if failed else 0
+    return failed
 
 
 def given_weights(study: StudySpec, texts: Sequence[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.config import to_dict
+from mm3d.config import difference, to_dict
 from mm3d.errors import InputError
 from mm3d.files import clear_half_made, replacing
 from mm3d.model import weights
@@ -133,24 +133,12 @@ def check_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
         return  # nothing would be lost: a run that did not get far may be started again
     if not resume:
         raise InputError(f"{folder} holds a run already; continue it with --resume, or give another folder with -o.")
-    there, now = _flat(json.loads(path.read_text(encoding="utf-8"))), _flat(to_dict(config))
-    for name in sorted(set(there) | set(now)):
-        if name not in FREE and there.get(name) != now.get(name):
-            raise InputError(
-                f"{folder} is a run with {name} = {there.get(name)}, not {now.get(name)}; resume it with its own "
-                f"configuration ({path}), or give another folder with -o."
-            )
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    items = settings.items() if isinstance(settings, dict) else enumerate(settings)
-    result: dict[str, Any] = {}
-    for name, value in items:
-        if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
-            result |= _flat(value, f"{prefix}{name}.")
-        else:
-            result[f"{prefix}{name}"] = value
-    return result
+    there = json.loads(path.read_text(encoding="utf-8"))
+    if found := difference(there, to_dict(config), FREE):
+        raise InputError(
+            f"{folder} is a run with {found}; resume it with its own configuration ({path}), or give another folder "
+            "with -o."
+        )
 
 
 def load_start(detector: Detector, config: TrainConfig, console: Console | None) -> dict[str, Any]:
