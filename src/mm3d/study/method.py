@@ -5,7 +5,7 @@ from typing import Any
 from mm3d.study.cohorts import needed, slices_of
 from mm3d.study.plan import duration
 from mm3d.study.spec import StudySpec
-from mm3d.study.statistics import REPLICATES, Statistics
+from mm3d.study.statistics import REPLICATES, Metric, Statistics
 
 # The methods by their labels in study files; what else a study compares, its own sections say.
 METHODS = {
@@ -61,10 +61,27 @@ def method(statistics: Statistics) -> str:
         "by the 3D rule the predicted slice is also one on which the finding is visible. Figures are means over seeds. "
         f"Standard errors: bootstrap over patients ({REPLICATES:,} replicates, the same draws for all), and the spread "
         "of seeds, pooled over all runs that have several. Paired tests: the same, of the difference. "
-        "`docs/evaluation.md` has the rules.",
+        f"{_patients_share(statistics)}`docs/evaluation.md` has the rules.",
         f"Training and prediction took {duration(spent)} on one core; commits: {', '.join(commits) or 'not known'}.",
     ]
     return "\n\n".join(lines)
+
+
+def _patients_share(statistics: Statistics) -> str:
+    """Whether the test cohort is large enough, in a sentence; empty without fine-tuned runs."""
+    parts = []
+    metrics: tuple[tuple[Metric, str], ...] = (("recall@0.25", "R@0.25"), ("recall3d@0.25", "R@0.25 in 3D"))
+    for metric, name in metrics:
+        runs = [run.name for run in statistics.study.runs if "finetuned" in run.tables]
+        errors = [statistics.patients_error(run, metric) for run in runs if statistics.values(run, metric)]
+        if errors:
+            parts.append(f"{min(errors):.3f} to {max(errors):.3f} for {name}")
+    if not parts:
+        return ""
+    return (
+        "The patients' share of the standard errors, which a larger test cohort would make smaller, is "
+        f"{' and '.join(parts)} in section 2. "
+    )
 
 
 def _cohort_row(statistics: Statistics, name: str) -> str:

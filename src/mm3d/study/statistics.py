@@ -132,9 +132,13 @@ class Statistics:
         values = self.values(run, metric)
         if not values:
             return None
-        patients = bootstrap.standard_error(self.replicates(run, metric))
         training = self.training_variance(self.study.run(run), metric)
-        return Figure(float(np.mean(values)), float(np.sqrt(patients**2 + training)), len(values))
+        error = np.sqrt(self.patients_error(run, metric) ** 2 + training)
+        return Figure(float(np.mean(values)), float(error), len(values))
+
+    def patients_error(self, run: str, metric: Metric) -> float:
+        """The patients' share of a figure's standard error: what a larger test cohort would make smaller."""
+        return bootstrap.standard_error(self.replicates(run, metric))
 
     def difference(self, a: str, b: str, metric: Metric) -> Difference | None:
         """Run a minus run b on the same patients; None if one of them has no such figure."""
