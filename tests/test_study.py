@@ -19,8 +19,9 @@ from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.predict import operating_point
+from mm3d.study.gallery import draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
-from mm3d.study.results import path_of, read_cohort, read_results
+from mm3d.study.results import Result, path_of, read_cohort, read_results
 from mm3d.study.ship import choose, ship
 from mm3d.study.spec import StudySpec, only, read_study
 
@@ -161,14 +162,29 @@ def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) 
     assert not (tmp_path / "study.md").exists()
 
 
+def found_by_all(tiny: Tiny) -> tuple[StudySpec, dict[str, Result]]:
+    """The gallery's runs, as if they found every cancer: two steps teach nothing."""
+    path, folder, _ = tiny
+    study = read_study(str(path))
+    runs = {name: result for (name, _), result in read_results(study, folder / "results").items()}
+    found = dict.fromkeys(("2D", "3D"), (500_000,) * len(runs["mm3d"].scores.found["2D"]))
+    scores = {name: replace(runs[name].scores, found=found) for name in study.gallery}
+    return study, {name: replace(runs[name], scores=scores[name]) for name in study.gallery}
+
+
 def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     path, folder, _ = tiny
-    assert main(["study", "report", str(path), "--results", str(folder / "results"), "-o", str(tmp_path)]) == 0
+    shutil.copytree(folder / "results", results := tmp_path / "results")
+    assert draw_gallery(*found_by_all(tiny), folder / "study", results) == ["row.jpg"]
+    assert main(["study", "report", str(path), "--results", str(results), "-o", str(tmp_path)]) == 0
     page = (tmp_path / "study.md").read_text()
     assert "**5 of 7 runs are done.**" in page
     assert "Missing: broken-seed0, after-broken-seed0." in page
     assert "| broken (broken) | volume | 0 | – | – | – | – | – |" in page
-    assert "| M&M-3D is ahead of broken | mm3d – broken | – | – | missing | – | – | missing |" in page
+    assert "| M&M-3D (mm3d) minus broken (broken) | – | – | missing | – | – | missing |" in page
+    (tested,) = [line for line in page.splitlines() if line.startswith("| MLP-Regress (mlp) minus M&M-3D (mm3d) | ")]
+    assert len(re.findall(r"[+-]0\.\d{3} ± 0\.\d{3}, p [01]\.\d{3} ", tested)) == 5  # of all five figures
+    assert "With 10,000 replicates no p can be below 0.0002." in page
     (row,) = [line.split(" | ") for line in page.splitlines() if line.startswith("| M&M (ffdm) | ffdm | ")]
     figures = read_results(read_study(str(path)), folder / "results")["ffdm", 0].figures
     for cell, name, published in ((row[3], "recall@0.25", "[0.61]"), (row[7], "auc", "[0.89]")):
@@ -182,7 +198,7 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "- **MLP-Regress**: " in page
     assert "- **TimeSform**: " not in page  # it has no such run, and no foreign start
     assert "## 4." not in page
-    assert re.search(r"The patients' share, .* is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2\.", page)
+    assert re.search(r"The patients' share of the standard errors, .* is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2\.", page)
     assert "The same cancer as M&M, M&M-3D see it" in page
     by_kind = [line for line in page.split("by kind of finding")[1].splitlines() if "(mm3d)" in line]
     assert [line.split(" | ")[1] for line in by_kind[:2]] == ["2D", "3D"]
@@ -219,12 +235,13 @@ def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
     shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
     ship(str(path), folder / "results", folder / "study", tmp_path)
     monkeypatch.setattr(weights, "shipped", lambda: sorted(tmp_path.glob("*.safetensors")))
+    (row := clone / "results" / "row.jpg").write_text("drawn before")
     code, said = run_study(path, clone, "--only", "ffdm", "mm3d", "mlp")
     assert code == 0, said
     assert "ffdm-seed0: its weights are those that come with mm3d, ffdm.safetensors." in said
     assert mlp.is_file()
     assert "no pictures were drawn: runs/mm3d-seed0/last.safetensors is not in" in said
-    assert (clone / "results" / "row.jpg").is_file()  # the one from before
+    assert row.read_text() == "drawn before"
 
 
 def working_in(folder: Path) -> list[int]:

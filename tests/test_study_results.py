@@ -26,7 +26,7 @@ from mm3d.prepare.geometry import Geometry
 from mm3d.prepare.settings import PrepareSettings
 from mm3d.records import Finding
 from mm3d.study.cohorts import pool_folder, pooled
-from mm3d.study.gallery import Look, draw_row, draw_w, mean_weights
+from mm3d.study.gallery import Look, draw_row, draw_w, largest_gain, mean_weights
 from mm3d.study.pictures import RING, write_pictures
 from mm3d.study.results import (
     JudgedCohort,
@@ -181,7 +181,7 @@ def test_the_paired_test_finds_a_difference_that_is_there_and_none_that_is_not()
     ahead = statistics.difference("a", "b", "recall@0.25")
     assert ahead is not None
     assert ahead.value == pytest.approx((better > base).mean())
-    assert ahead.p == pytest.approx(2 / 1001)  # no replicate of a paired draw is on the other side
+    assert ahead.p == pytest.approx(2 / 10_001)  # no replicate of a paired draw is on the other side
     assert verdict(ahead) == "holds"
     assert verdict(statistics.difference("b", "a", "recall@0.25")) == "does not hold"
     same = statistics.difference("a", "a", "recall@0.25")
@@ -202,7 +202,7 @@ def test_the_spread_of_seeds_is_part_of_errors_and_p() -> None:
     lucky, other = wild[0], found_by(0.55, seed=5)
     alone = made_up_study({"a": [lucky], "b": [other]}).difference("a", "b", "recall@0.25")
     together_with = made_up_study({"a": [lucky], "b": [other], "wild": wild})
-    spread, freedom = together_with.seed_spread["recall@0.25"]
+    spread, freedom = together_with.seed_spread("finetune", "recall@0.25")
     assert freedom == 2
     assert spread == pytest.approx(np.std([(scores > 500_000).mean() for scores in wild], ddof=1))
     honest = together_with.difference("a", "b", "recall@0.25")
@@ -223,6 +223,10 @@ def test_the_spread_of_seeds_is_part_of_errors_and_p() -> None:
     runs = tuple(run if run.name == "wild" else replace(run, stage="none", start="wild") for run in study.runs)
     untrained = Statistics(replace(study, runs=runs), together_with.cohort, together_with.results)
     assert untrained.difference("a", "b", "recall@0.25") == alone  # what trains nothing has no luck
+    runs = tuple(run if run.name == "wild" else replace(run, stage="base") for run in study.runs)
+    stages = replace(study, runs=runs, stages={"base": {}, "finetune": {}})
+    unknown = Statistics(stages, together_with.cohort, together_with.results)
+    assert unknown.difference("a", "b", "recall@0.25") == alone  # nor is one stage's luck another's
 
 
 def test_a_run_that_is_missing_is_missing() -> None:
@@ -313,6 +317,17 @@ def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     other = replace(look, finding=replace(look.finding, kind="architectural distortion"))
     rows = [draw_row([one, missed], tmp_path / f"{one.finding.kind}.jpg") for one in (look, other)]
     assert (tmp_path / rows[0]).read_bytes() != (tmp_path / rows[1]).read_bytes()  # it names the kind
+
+
+def test_the_row_shows_a_gain_on_a_right_slice() -> None:
+    def result(flat: tuple[int, ...], deep: tuple[int, ...]) -> Result:
+        return made_up_result(Scores((), {"2D": flat, "3D": deep}, (), ()))
+
+    first = result((100_000, 100_000, 300_000, -1), ())
+    last = result((900_000, 500_000, 600_000, 950_000), (-1, 500_000, 600_000, 950_000))
+    assert largest_gain(first, last, 0.5, 0.5) == 1  # 0 is on a wrong slice, 3 was never proposed before
+    assert largest_gain(first, last, 10.0, 0.5) == 2  # scores count as shares of what their run calls
+    assert largest_gain(first, result((900_000, -1, -1, -1), (-1,) * 4), 0.5, 0.5) is None
 
 
 def _coloured(path: Path, colour: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from mm3d.metrics.froc import Detections, allowed
 from mm3d.metrics.hits import BoolArray, FloatArray, IntArray
 
 Weights = NDArray[np.int64]  # (B, patients): how often each replicate drew each patient
+BLOCK = 100  # replicates at a time: more do not fit into a processor's cache
 
 
 def draw(patients: int, replicates: int, seed: int) -> Weights:
@@ -52,12 +53,15 @@ def areas(scores: FloatArray, positive: BoolArray, owner: IntArray, weights: Wei
     kind only. Ties count half."""
     order = np.argsort(scores, kind="stable")
     _, first, group = np.unique(scores[order], return_index=True, return_inverse=True)
-    drawn = weights[:, owner[order]].astype(float)
-    malignant, others = drawn * positive[order], drawn * ~positive[order]
-    of_group = np.add.reduceat(others, first, axis=1)  # others with one score
-    below = np.cumsum(of_group, axis=1) - of_group / 2
-    pairs = malignant.sum(axis=1) * others.sum(axis=1)
-    return _ratio((malignant * below[:, group]).sum(axis=1), pairs)
+    positive, owner = positive[order], owner[order]
+    found = [np.empty(0)]
+    for block in range(0, len(weights), BLOCK):
+        drawn = weights[block : block + BLOCK, owner]
+        malignant, others = drawn[:, positive], np.add.reduceat(drawn * ~positive, first, axis=1)  # others: by score
+        below = np.cumsum(others, axis=1) - others / 2
+        pairs = malignant.sum(axis=1) * others.sum(axis=1)
+        found.append(_ratio((malignant * below[:, group[positive]]).sum(axis=1), pairs.astype(float)))
+    return np.concatenate(found)
 
 
 def called_at(detections: Detections, threshold: float, weights: Weights) -> tuple[FloatArray, FloatArray]:

@@ -104,14 +104,21 @@ def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[st
     if any(kinds):
         drawn.append(draw_w([kind for kind in kinds if kind], output / W_CURVES))
     if len({len(one) for one in findings.values()}) == 1 and looks:
-        before, after = (np.array(results[run.name].scores.found["2D"]) for run in (runs[0], last))
-        gain = UNIT * (after / thresholds[last.name] - before / thresholds[runs[0].name])
-        number = int(np.argmax(np.where(before == NOT_FOUND, -np.inf, gain)))  # a box that is just too large is no gain
-        seen = [
-            _looks(study, run, results[run.name], [findings[run.name][number]], thresholds[run.name])[0] for run in runs
-        ]
-        drawn.append(draw_row(seen, output / ROW))
+        number = largest_gain(results[runs[0].name], results[last.name], *(thresholds[r.name] for r in (runs[0], last)))
+        if number is not None:
+            shown = {run.name: [findings[run.name][number]] for run in runs}
+            seen = [_looks(study, run, results[run.name], shown[run.name], thresholds[run.name])[0] for run in runs]
+            drawn.append(draw_row(seen, output / ROW))
     return drawn
+
+
+def largest_gain(first: Result, last: Result, threshold: float, last_threshold: float) -> int | None:
+    """The finding whose score, compared with the run's threshold, gains most from one run to another. The first
+    proposes it (a box that is just too large is no gain of the last), the last proposes it on a right slice."""
+    before, after = np.array(first.scores.found["2D"]), np.array(last.scores.found["2D"])
+    usable = (before != NOT_FOUND) & (after != NOT_FOUND) & (after == np.array(last.scores.found["3D"]))
+    gain = UNIT * (after / last_threshold - before / threshold)
+    return int(np.argmax(np.where(usable, gain, -np.inf))) if usable.any() else None
 
 
 def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Finding]]:

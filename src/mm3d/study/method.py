@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.study.cohorts import needed, slices_of
 from mm3d.study.plan import duration
 from mm3d.study.spec import StudySpec
@@ -42,25 +43,34 @@ def method(statistics: Statistics) -> str:
     spent = sum(sum(result.seconds.values()) for result in results.values())
     cohort = statistics.cohort
     labels = ", ".join(f"{cohort.labels.count(label)} {label}" for label in dict.fromkeys(cohort.labels))
-    findings = ", ".join(f"{len(marks.findings)} in {name}" for name, marks in sorted(cohort.marks.items()))
+    findings = " and ".join(f"{len(marks.findings)} in {name}" for name, marks in sorted(cohort.marks.items()))
     lines = [
         "## How it was done",
-        f"Tested on {len(cohort.names):,} breasts ({labels}), with malignant findings: {findings}.",
+        f"Tested on {len(cohort.names):,} breasts ({labels}). A cancer counts as a finding in each view that shows it: "
+        f"{findings}.",
         "\n".join(
-            ["| cohort | source | breasts | seed | malignant | benign | slices |", "|---|---|---|---|---|---|---|"]
+            [
+                "| cohort | source | breasts | seed | P(malignant) | P(benign) | slices |",
+                "|---|---|---|---|---|---|---|",
+            ]
         )
         + "".join(f"\n{_cohort_row(statistics, name)}" for name in needed(study, study.runs)),
         f"Images: {_told(study.trial | {'width': study.width, 'length': study.length})}.",
         *study.remarks,
         "Every method has the same recipe: the same number of breasts seen, rates, augmentation and seeds; none was "
-        "tuned by itself. The weights of the last step count. Fine-tuning starts from one set of FFDM weights.",
+        "tuned by itself. The weights of the last step count: nothing is chosen on a validation cohort, so there is "
+        "none. Fine-tuning starts from one set of FFDM weights. Seeds change the order of breasts, augmentation, and "
+        "what starts at random. Which breasts a share of the data has, and which boxes one of the annotations, is the "
+        "same for all seeds and methods: what another choice would change is not measured.",
         "\n".join(
             f"- **{name}**: {_told(study.training | {})}; {_told(stage)}" for name, stage in study.stages.items()
         ),
-        "R@X is the recall of malignant findings at X false positives per volume, with a 2D overlap of at least 0.25; "
-        "by the 3D rule the predicted slice is also one on which the finding is visible. Figures are means over seeds. "
+        "R@X is the recall of malignant findings at X false positives per volume, which is one view (or mammogram); "
+        f"found is what a box overlaps with an intersection over union of at least {EvaluateSettings().iou:g}, and by "
+        "the 3D rule the predicted slice is also one on which the finding is visible. Figures are means over seeds. "
         f"Standard errors: bootstrap over patients ({REPLICATES:,} replicates, the same draws for all), and the spread "
-        "of seeds, pooled over all runs that have several. Paired tests: the same, of the difference. "
+        "of seeds, pooled over all runs of a stage that have several; of runs that train nothing, and of a stage with "
+        "one seed, the patients' share alone. Paired tests: the same, of the difference. "
         f"{_patients_share(statistics)}`docs/evaluation.md` has the rules.",
         f"Training and prediction took {duration(spent)} on one core; commits: {', '.join(commits) or 'not known'}.",
     ]

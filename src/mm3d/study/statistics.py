@@ -1,14 +1,13 @@
 """Figures of methods from the results of their runs: means over seeds, standard errors, paired tests, verdicts.
 
 Two things vary: the patients, and the training. The patients' share is the bootstrap's, with the same draws for all
-runs, of figures averaged over seeds. The training's share is the spread between seeds, pooled over all trained runs
+runs, of figures averaged over seeds. The training's share is the spread between seeds, pooled over all runs of a stage
 that have several, because three seeds alone cannot tell it; it is divided by the number of seeds. A run that trains
-nothing has none. Every replicate of a bootstrap is moved by a draw of the training's share, so that errors and p values
-have both."""
+nothing has none, and nobody knows that of a stage without a second seed. Every replicate of a bootstrap is moved by a
+draw of the training's share, so that errors and p values have both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -23,7 +22,8 @@ from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec
 Metric = Literal["recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc"]
 METRICS: tuple[Metric, ...] = ("recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc")
 RATES = (0.25, 0.5)  # false positives per volume
-REPLICATES = 1000
+REPLICATES = 10_000  # with 1,000, p near 0.05 fell on either side of it from one draw to the next
+FEW = 1000  # replicates for an error alone
 SEED = 0
 LEVEL = 0.05  # of p, below which a difference counts
 
@@ -73,6 +73,7 @@ class Statistics:
         self.weights = bootstrap.draw(max(cohort.patients) + 1, replicates, SEED)
         self._values: dict[tuple[str, Metric], list[float]] = {}
         self._replicates: dict[tuple[str, Metric], FloatArray] = {}
+        self._spread: dict[tuple[str, Metric], tuple[float, int]] = {}
 
     def of(self, run: str) -> list[Result]:
         """The results of a run's seeds that are there."""
@@ -92,7 +93,7 @@ class Statistics:
                 self._replicates[run, metric] = np.mean([self._areas(result) for result in self.of(run)], axis=0)
             else:
                 rule, _ = rule_and_rate(metric)
-                both = [self._recalls(detections(self.cohort, result, rule)) for result in self.of(run)]
+                both = [self._recalls(detections(self.cohort, result, rule), self.weights) for result in self.of(run)]
                 for rate, column in zip(RATES, np.mean(both, axis=0).T, strict=True):
                     self._replicates[run, _recall(rule, rate)] = column
         return self._replicates[run, metric]
@@ -101,30 +102,25 @@ class Statistics:
         owner = np.array(self.cohort.patients)
         return bootstrap.areas(breast_scores(result), self.cohort.malignant, owner, self.weights)
 
-    def _recalls(self, found: Detections | None) -> FloatArray:
+    def _recalls(self, found: Detections | None, weights: bootstrap.Weights) -> FloatArray:
         """At both rates, (replicates, 2)."""
         assert found is not None
-        return bootstrap.recalls_at(found, np.array(RATES), self.weights)
+        return bootstrap.recalls_at(found, np.array(RATES), weights)
 
-    @cached_property
-    def seed_spread(self) -> dict[Metric, tuple[float, int]]:
-        """The standard deviation between seeds, and the degrees of freedom that it has; NaN and 0 without any."""
-        spread: dict[Metric, tuple[float, int]] = {}
-        for metric in METRICS:
-            squares, freedom = 0.0, 0
-            for run in self.study.runs:
-                values = self.values(run.name, metric)
-                if run.stage != INFERENCE_ONLY and len(values) > 1:
-                    squares += float(np.var(values)) * len(values)
-                    freedom += len(values) - 1
-            spread[metric] = (float(np.sqrt(squares / freedom)) if freedom else float("nan"), freedom)
-        return spread
+    def seed_spread(self, stage: str, metric: Metric) -> tuple[float, int]:
+        """The standard deviation between seeds of a stage's runs, and its degrees of freedom; 0 and 0 if no run has
+        several."""
+        if (stage, metric) not in self._spread:
+            runs = [run for run in self.study.runs if run.stage == stage != INFERENCE_ONLY]
+            several = [values for run in runs if len(values := self.values(run.name, metric)) > 1]
+            freedom = sum(len(values) - 1 for values in several)
+            squares = sum(float(np.var(values)) * len(values) for values in several)
+            self._spread[stage, metric] = float(np.sqrt(squares / max(freedom, 1))), freedom
+        return self._spread[stage, metric]
 
     def training_variance(self, run: RunSpec, metric: Metric) -> float:
         """The training's share of the variance of a figure averaged over seeds; 0 where nobody measured it."""
-        spread, freedom = self.seed_spread[metric]
-        if run.stage == INFERENCE_ONLY or not freedom:
-            return 0.0
+        spread, _ = self.seed_spread(run.stage, metric)
         return spread**2 / len(self.of(run.name))
 
     def figure(self, run: str, metric: Metric) -> Figure | None:
@@ -162,7 +158,7 @@ class Statistics:
             found = detections(self.cohort, result, rule, findings, breasts)
             if found is not None and len(found.found):
                 values.append(recall_at(found, rate))
-                rows.append(self._recalls(found)[:, RATES.index(rate)])
+                rows.append(self._recalls(found, self.weights[:FEW])[:, RATES.index(rate)])
         if not values:
             return None
         patients = bootstrap.standard_error(np.mean(rows, axis=0))
