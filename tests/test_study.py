@@ -198,7 +198,10 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "- **MLP-Regress**: " in page
     assert "- **TimeSform**: " not in page  # it has no such run, and no foreign start
     assert "## 4." not in page
-    assert re.search(r"The patients' share of the standard errors, .* is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2\.", page)
+    assert re.search(
+        r"The patients' share of the standard errors, .* is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2\.",
+        page,
+    )
     assert "The same cancer as M&M, M&M-3D see it" in page
     by_kind = [line for line in page.split("by kind of cancer")[1].splitlines() if "(mm3d)" in line]
     assert [line.split(" | ")[1] for line in by_kind[:2]] == ["2D", "3D"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from mm3d.console import progress
 from mm3d.files import replacing
 from mm3d.metrics.bootstrap import least_p
 from mm3d.study.cohorts import slices_of
@@ -42,12 +43,18 @@ def write_report(name: str, results: Path, output: Path) -> int:
     """Write the page and its figures. Returns the exit code."""
     study = read_study(name)
     statistics = Statistics(study, read_cohort(results), read_results(study, results))
+    console = Console()
+    with progress(console, "bootstrap", len(study.runs)) as advance:
+        for run in study.runs:
+            for metric in METRICS:
+                statistics.figure(run.name, metric)  # most of the work; it is kept
+            advance()
     (output / FIGURES).mkdir(parents=True, exist_ok=True)
     pictures = [draw(statistics, output / FIGURES) for draw in (draw_efficiency, draw_start)]
     with replacing(output / PAGE) as partial:
         partial.write_text(page(statistics, [p for p in pictures if p], _gallery(results, output)), encoding="utf-8")
     done, all_runs = len(statistics.results), len(jobs_of(study))
-    Console().print(f"Wrote {output / PAGE}: {done} of {all_runs} runs are done.", highlight=False, soft_wrap=True)
+    console.print(f"Wrote {output / PAGE}: {done} of {all_runs} runs are done.", highlight=False, soft_wrap=True)
     return 0
 
 
