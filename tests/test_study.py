@@ -21,7 +21,7 @@ from mm3d.model import weights
 from mm3d.predict import operating_point
 from mm3d.study.gallery import draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
-from mm3d.study.results import Result, path_of, read_cohort, read_results
+from mm3d.study.results import Result, path_of, read_cohort, read_result, read_results
 from mm3d.study.ship import choose, ship
 from mm3d.study.spec import StudySpec, only, read_study
 
@@ -285,7 +285,9 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     code, said = run_study(longer, folder, "--only", "long")
     assert code == 0, said
     assert log.read_text().splitlines()[: len(lines)] == lines  # those steps were not done again
-    assert path_of(folder / "results", "long", 0).is_file()
+    memory = max(json.loads(line).get("memory_mb", 0.0) for line in log.read_text().splitlines())
+    result = read_result(path_of(folder / "results", "long", 0))
+    assert result.memory_mb == round(memory, 1) > 100  # of the training, whichever process that was
 
 
 def test_a_terminated_study_says_how_it_goes_on(tmp_path: Path) -> None:

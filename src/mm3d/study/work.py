@@ -13,7 +13,6 @@ The process works in the study's folder and names everything relative to it: res
 import json
 import math
 import os
-import resource
 import shutil
 import sys
 import threading
@@ -46,7 +45,7 @@ from mm3d.study.results import JudgedCohort, Result, compact, judged_cohort, wri
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, config_for, recipe, start_of
 from mm3d.train import checkpoint
 from mm3d.train.config import DENSE, RANDOM, TrainConfig
-from mm3d.train.log import read_log
+from mm3d.train.log import peak_memory, read_log
 
 RUNS = "runs"
 LAST = "last.safetensors"
@@ -110,14 +109,14 @@ def execute(order: Order) -> Path:
     folder = folder_of(run.name, order.seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(width=120)
-    config, seconds = None, 0.0
+    config, seconds, memory = None, 0.0, 0.0
     if run.stage != INFERENCE_ONLY:
         config = training_of(study, run, order.seed, order.given)
         from mm3d.train.run import train  # Fabric takes seconds to import, and runs that train nothing are many
 
         train(config, folder, resume=True, console=console)
         seconds = seconds_of(folder, config)
-    memory = peak_memory() if config else 0.0
+        memory = max(line.get("memory_mb", 0.0) for line in [*read_log(folder / DENSE), *read_log(folder)])
     weights_path = weights_of(study, run, order.seed, order.given)
     model = model_of(run, weights_path)
     before = time.perf_counter()
@@ -229,14 +228,6 @@ def seconds_of(folder: Path, config: TrainConfig) -> float:
                 total += (line["step"] - done) * batch / line["breasts_per_second"]
                 done = line["step"]
     return total
-
-
-def peak_memory() -> float:
-    """MB that this process had at most so far; of the GPU, if there is one."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / 2**10
 
 
 def clear(folder: Path) -> None:

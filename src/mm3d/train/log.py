@@ -2,9 +2,11 @@
 
 import json
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,6 +16,14 @@ from mm3d.errors import InputError
 from mm3d.files import replacing
 
 LOG, CURVES = "log.jsonl", "curves.png"
+
+
+def peak_memory() -> float:
+    """MB that this process had at most so far; of the GPU, if there is one."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes / 2**10
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from mm3d.train.checkpoint import Position
 from mm3d.train.config import AugmentConfig, DataConfig, LoopConfig, OptimiserConfig
 from mm3d.train.data import Batch, Planned, TrainingBreast, plan, stream
 from mm3d.train.learners import TOTAL
-from mm3d.train.log import Bar, Log, draw_curves
+from mm3d.train.log import Bar, Log, draw_curves, peak_memory
 from mm3d.train.optimiser import Average, Swapped, make_optimiser, rate_at, set_rate
 
 NORM, WAIT = "gradient_norm", "wait"  # names in the log, beside the loss terms
@@ -147,6 +147,7 @@ def _line(step: int, epoch: int, rate: float, means: Averages, seconds: float, b
         NORM: norm,
         WAIT: wait * steps / seconds,  # share of the time
         "breasts_per_second": steps * breasts / seconds,
+        "memory_mb": peak_memory(),
     }
 
 
