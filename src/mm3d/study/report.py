@@ -29,6 +29,11 @@ HEADS: dict[Metric, str] = {
     "auc": "AUC",
 }
 NOTHING = "–"
+ABOUT = (
+    "The comparisons of the M&M-3D paper, made here. R@0.25 is the share of cancers that are found at 0.25 false "
+    "positives per view, AUC is of breasts with and without cancer. [The methods](#the-methods) has the names, [how it "
+    "was done](#how-it-was-done) the rest."
+)
 READING = (
     "Figures are ours ± their standard error, those in [brackets] the paper's. p is of the paired test against M&M-3D "
     "with the same data: of R@0.25 by the 3D rule where both have slices, by the 2D rule otherwise. With "
@@ -75,6 +80,7 @@ def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]
     parts = [
         f"# {study.title}",
         f"Written by `mm3d study report` from the results in `results/{study.name}`; do not edit it.",
+        ABOUT,
         _state(statistics),
         _expected(statistics),
         *(["## What we make of it", *study.discussion] if study.discussion else []),
