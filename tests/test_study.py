@@ -146,6 +146,9 @@ def test_a_second_start_does_only_what_is_missing(tiny: Tiny) -> None:
     code, said = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp")
     assert code == 0, said
     assert {file: file.stat().st_mtime_ns for file in (folder / "results").glob("*.json")} == before
+    for words in ((), ("--dry-run",)):
+        told = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp", *words)[1]
+        assert f"All 3 runs have their results in {folder / 'results'}; to run them again, give another" in told
     assert "2 of 7 runs are left" in run_study(path, folder, "--dry-run")[1]
 
 
@@ -205,6 +208,51 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "The same cancer as M&M, M&M-3D see it" in page
     by_kind = [line for line in page.split("by kind of cancer")[1].splitlines() if "(mm3d)" in line]
     assert [line.split(" | ")[1] for line in by_kind[:2]] == ["2D", "3D"]
+
+
+def test_options_that_do_not_apply_are_said_and_nothing_is_written(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    for words, said in (
+        (("report", str(path), "--dry-run", "-o", str(tmp_path)), "--dry-run is not for report"),
+        (("report", str(path), "--only", "mm3d", "-o", str(tmp_path)), "--only is not for report"),
+        (("ship", "--dry-run", "-o", str(folder / "study")), "--dry-run is not for ship"),
+        (("ship", str(path), "-o", str(folder / "study")), "ship is for the weights that come with mm3d"),
+        ((str(path), str(tmp_path), "-o", str(tmp_path / "o")), "tiny makes its own cohorts; leave"),
+        ((str(path), "-o", str(tmp_path / "o")), "cannot be used"),
+    ):
+        (tmp_path / "file").touch()
+        where = tmp_path / "file" if said == "cannot be used" else folder / "results"
+        code, told = run_main("study", *words, "--results", str(where))
+        assert (code, said in told) == (1, True), told
+    assert not (tmp_path / "study.md").exists()
+
+
+def test_weights_of_another_study_in_the_folder_are_not_taken_for_ours(tiny: Tiny, tmp_path: Path) -> None:
+    path, folder, _ = tiny
+    own = {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")}
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace("[stages.base.loop]\nsteps = 2", "[stages.base.loop]\nsteps = 3"))
+    told = arguments(other, folder, "--only", "ffdm", "mm3d-0")
+    told[told.index("--results") + 1] = str(tmp_path / "results")
+    code, said = run_main(*told)
+    assert code == 1
+    assert "ffdm-seed0 failed: runs/ffdm-seed0 holds weights of another study (training.loop.steps = 2, not 3)" in said
+    assert {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")} == own
+    shutil.copytree(folder / "results", results := tmp_path / "ours")  # now as if `other` had come first
+    (recipe := folder / "study" / "runs" / "ffdm-seed0" / "recipe.json").rename(kept := tmp_path / "recipe.json")
+    recipe.write_text(kept.read_text().replace('"steps": 2', '"steps": 3'))
+    path_of(results, "mm3d-0", 0).unlink()
+    (results / "row.jpg").unlink(missing_ok=True)
+    told[:2], told[told.index("--results") + 1] = ["study", str(path)], str(results)
+    told[told.index("--only") :] = []
+    try:
+        code, said = run_main(*told)
+        assert "mm3d-0-seed0 failed: runs/ffdm-seed0 holds weights of another study" in said
+        assert "no pictures were drawn: " in said
+        with pytest.raises(InputError, match="holds weights of another study"):
+            ship(str(path), results, folder / "study", tmp_path)
+    finally:
+        kept.rename(recipe)
 
 
 def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: Path) -> None:
@@ -368,6 +416,12 @@ def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
         ('title = "A', 'name = "other"\ntitle = "A', "called after its file"),
         ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is no run"),
         ("breasts = 8\n", "", "needs a number of breasts"),
+        ("[stages.finetune.loop]", "[stages.finetun.loop]", "stage = 'finetune', which is none of"),
+        ("[stages.finetune.loop]", "[stages.other.loop]\n[stages.finetune.loop]", r"\[stages.other\] is of no run"),
+        ("seed = 2", "seed = 1", "train-deep and test have one seed, so the same patients"),
+        ("seeds = [0] }", "seeds = [0, 0] }", "has a seed twice"),
+        ('name = "mlp"', 'name = "../mlp"', "is no name for a run's files"),
+        ('["ffdm", "mm3d"]', '["mm3d", "ffdm"]', "the last run of the gallery must be of volumes"),
     ],
 )
 def test_a_wrong_line_is_said_before_any_work(old: str, new: str, said: str) -> None:

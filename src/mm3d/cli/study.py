@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from mm3d.cli.options import FOR_TORCH
+from mm3d.errors import InputError
 
 
 def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -14,15 +15,15 @@ def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         help="run the paper's comparisons, and write the page that tells what came out",
         description="Run a study: 'virtual-trial', on synthetic breasts; 'bcs-dbt DOWNLOAD --start WEIGHTS', on "
         "BCS-DBT; or your own .toml. Whatever ends it, the same command continues. 'report [STUDY]' writes "
-        "docs/study.md of the results there are; 'ship [STUDY]' puts its best weights into the package. Exit code 1: "
-        "some runs failed, the others are done.",
+        "docs/study.md of the results there are; 'ship' puts the best weights of virtual-trial into the package. Exit "
+        "code 1: some runs failed, the others are done.",
     )
     study.add_argument("study", metavar="STUDY", help="virtual-trial, bcs-dbt, a .toml; or report, or ship")
     study.add_argument(
         "download",
         nargs="?",
         metavar="DOWNLOAD",
-        help="for bcs-dbt: the folder of the download; for report and ship: the study (default: virtual-trial)",
+        help="for bcs-dbt: the folder of the download; for report: the study (default: virtual-trial)",
     )
     study.add_argument(
         "-o",
@@ -45,6 +46,9 @@ def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _study(arguments: argparse.Namespace) -> int:
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     if arguments.study in ("report", "ship"):
+        for option in ("only", "jobs", "dry_run", "start"):
+            if getattr(arguments, option):
+                raise InputError(f"--{option.replace('_', '-')} is not for {arguments.study}; leave it out.")
         name = arguments.download or "virtual-trial"
         results = arguments.results or Path("results", Path(name).stem)
         if arguments.study == "report":
@@ -52,9 +56,11 @@ def _study(arguments: argparse.Namespace) -> int:
 
             usual = Path("docs") if name == "virtual-trial" else results  # another study's page must not replace ours
             return write_report(name, results, arguments.output or usual)
+        if name != "virtual-trial":
+            raise InputError(f"ship is for the weights that come with mm3d; use those of {name} with --weights FILE.")
         from mm3d.study.ship import ship
 
-        return ship(name, results, arguments.output or Path.home() / "mm3d-studies" / Path(name).stem)
+        return ship(name, results, arguments.output or Path.home() / "mm3d-studies" / name)
     from mm3d.study.run import Settings, run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # kill and schedulers end it as Ctrl-C does

@@ -85,7 +85,9 @@ def needed(study: StudySpec, runs: Iterable[RunSpec]) -> list[str]:
 
 
 def check_download(study: StudySpec, download: Path | None) -> None:
-    """A study of BCS-DBT is given the folder of its download."""
+    """A study of BCS-DBT is given the folder of its download, and no other is."""
+    if download is not None and all(cohort.source != "bcs-dbt" for cohort in study.cohorts.values()):
+        raise InputError(f"{study.name} makes its own cohorts; leave {download} out.")
     for name, cohort in study.cohorts.items():
         if cohort.source == "bcs-dbt" and (download is None or not download.is_dir()):
             wrong = "" if download is None else f"{download} is no folder: "

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from mm3d.batches import prepared_breasts
 from mm3d.cohorts.keys import Key, keys_of
-from mm3d.errors import InputError
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.joined import in_split
 from mm3d.evaluate.settings import EvaluateSettings
@@ -93,8 +92,6 @@ def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[st
     if not runs or any(name not in results for name in study.gallery):
         return []
     last = runs[-1]
-    if last.input != "volume":
-        raise InputError(f"the last run of the gallery must be of volumes, and {last.name} is of {last.input}.")
     cohort = read_cohort(output)
     findings = {run.name: _findings(study, run) for run in runs}
     thresholds = {run.name: threshold_of(results[run.name], cohort) for run in runs}

@@ -18,7 +18,17 @@ from mm3d.study.plan import duration, jobs_of
 from mm3d.study.published import SETTING, SLICES, START, cell, published
 from mm3d.study.results import read_cohort, read_results
 from mm3d.study.spec import RunSpec, StudySpec, read_study
-from mm3d.study.statistics import METRICS, REPLICATES, Difference, Figure, Metric, Statistics, together, verdict
+from mm3d.study.statistics import (
+    METRICS,
+    REPLICATES,
+    Difference,
+    Figure,
+    Metric,
+    Statistics,
+    rule_and_rate,
+    together,
+    verdict,
+)
 
 PAGE, FIGURES = "study.md", "study"
 HEADS: dict[Metric, str] = {
@@ -36,7 +46,8 @@ ABOUT = (
 )
 READING = (
     "Figures are ours ± their standard error, those in [brackets] the paper's. p is of the paired test against M&M-3D "
-    "with the same data: of R@0.25 by the 3D rule where both have slices, by the 2D rule otherwise. With "
+    "with the same data, or what else the last table names: of R@0.25 by the 3D rule where both have slices, by the 2D "
+    "rule otherwise. With "
     f"{REPLICATES:,} replicates no p can be below {least_p(REPLICATES):.4f}."
 )
 
@@ -57,7 +68,8 @@ def write_report(name: str, results: Path, output: Path) -> int:
     (output / FIGURES).mkdir(parents=True, exist_ok=True)
     pictures = [draw(statistics, output / FIGURES) for draw in (draw_efficiency, draw_start)]
     with replacing(output / PAGE) as partial:
-        partial.write_text(page(statistics, [p for p in pictures if p], _gallery(results, output)), encoding="utf-8")
+        drawn = [name for name in pictures if name]
+        partial.write_text(page(statistics, results, drawn, _gallery(results, output)), encoding="utf-8")
     done, all_runs = len(statistics.results), len(jobs_of(study))
     console.print(f"Wrote {output / PAGE}: {done} of {all_runs} runs are done.", highlight=False, soft_wrap=True)
     return 0
@@ -74,12 +86,12 @@ def _gallery(results: Path, output: Path) -> list[str]:
     return found
 
 
-def page(statistics: Statistics, pictures: Sequence[str], gallery: Sequence[str]) -> str:
+def page(statistics: Statistics, results: Path, pictures: Sequence[str], gallery: Sequence[str]) -> str:
     """The whole page, Markdown. A section whose tables and pictures have nothing to show is not there."""
     study = statistics.study
     parts = [
         f"# {study.title}",
-        f"Written by `mm3d study report` from the results in `results/{study.name}`; do not edit it.",
+        f"Written by `mm3d study report` from the results in `{results}`; do not edit it.",
         ABOUT,
         _state(statistics),
         _expected(statistics),
@@ -173,7 +185,8 @@ def _expected(statistics: Statistics) -> str:
             recall, auc = statistics.difference(a, b, metric), statistics.difference(a, b, "auc")
             found["recall"].append(recall)
             found["auc"].append(auc)
-            pairs.append(["", _pair(statistics.study, a, b), *_verdict_cells(recall), *_verdict_cells(auc)])
+            shown = _verdict_cells(recall, f" ({rule_and_rate(metric)[0]})")
+            pairs.append(["", _pair(statistics.study, a, b), *shown, *_verdict_cells(auc)])
         of = {name: together([verdict(one) for one in ones]) for name, ones in found.items()}
         if len(pairs) == 1:
             lines.append(_row([expectation.statement, *pairs[0][1:]]))
@@ -183,18 +196,17 @@ def _expected(statistics: Statistics) -> str:
             )
             lines += [_row(pair) for pair in pairs]
     rule = (
-        "All of it was stated in the study's file before any result. A statement holds if the first of the pair is "
-        "ahead and p is below 0.05, does not if the second is ahead with such a p, and is undecided otherwise; one of "
-        "several pairs holds if all do. R@0.25 is by the 3D rule where both have slices, by the 2D rule otherwise. p "
-        "values are not corrected for their number."
+        "A statement holds if the first of the pair is ahead and p is below 0.05, does not if the second is ahead with "
+        "such a p, and is undecided otherwise; one of several pairs holds if all do. R@0.25 is by the 3D rule, on the "
+        "right slice, where both have slices, by the 2D rule otherwise. p values are not corrected for their number."
     )
     return "\n\n".join([lines[0], "\n".join(lines[1:]), rule]) if statistics.study.expect else ""
 
 
-def _verdict_cells(difference: Difference | None) -> list[str]:
+def _verdict_cells(difference: Difference | None, rule: str = "") -> list[str]:
     if difference is None:
         return [NOTHING, NOTHING, "missing"]
-    return [f"{difference.value:+.3f} ± {difference.error:.3f}", _p(difference), f"**{verdict(difference)}**"]
+    return [f"{difference.value:+.3f} ± {difference.error:.3f}{rule}", _p(difference), f"**{verdict(difference)}**"]
 
 
 def common_recall(statistics: Statistics, a: str, b: str) -> Metric:

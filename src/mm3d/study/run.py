@@ -25,12 +25,12 @@ from mm3d.errors import InputError
 from mm3d.files import alone_in, replacing
 from mm3d.model.weights import find
 from mm3d.study.cohorts import check_download, make_cohorts, needed
-from mm3d.study.gallery import draw_gallery
+from mm3d.study.gallery import ROW, draw_gallery
 from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
 from mm3d.study.results import Result, path_of, read_result, read_results
 from mm3d.study.ship import shipped_as
 from mm3d.study.spec import StudySpec, only, read_study, start_of
-from mm3d.study.work import OUTPUT, Order, folder_of
+from mm3d.study.work import OUTPUT, Order, check_weights, folder_of, write_recipe
 from mm3d.workers import ONE_THREAD, worker_count
 
 STARTS = "starts"  # weights that the user gave
@@ -63,6 +63,9 @@ def run(name: str, settings: Settings) -> int:
     results = read_results(study, settings.results)
     left = [job for job in jobs_of(study) if (job.run.name, job.seed) not in results]
     jobs = worker_count(settings.jobs)
+    if settings.dry_run and not left:
+        console.print(nothing_left(study, settings.results), highlight=False, soft_wrap=True)
+        return 0
     if settings.dry_run:
         console.print(plan_table(study, left, results))
         about = duration(time_left(study, left, costs(study, results), jobs))
@@ -79,8 +82,16 @@ def run(name: str, settings: Settings) -> int:
         console.print("Interrupted; the same command continues.", highlight=False)
         return 130
     done = len(jobs_of(study)) - len(failed)
-    console.print(f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there.", highlight=False)
+    told = f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there."
+    console.print(told if left else nothing_left(study, settings.results), highlight=False, soft_wrap=True)
     return 1 if failed else 0
+
+
+def nothing_left(study: StudySpec, results: Path) -> str:
+    return (
+        f"All {len(jobs_of(study))} runs have their results in {results}; to run them again, give another folder with "
+        "--results."
+    )
 
 
 def carry_out(
@@ -94,7 +105,8 @@ def carry_out(
 ) -> list[str]:
     """All that is left: cohorts, runs, pictures. Returns the names of what failed."""
     folder, output = settings.folder.resolve(), settings.results.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    for made in (folder, output):  # what cannot be written is said before the first run, not after it
+        made.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         taken = take_starts(given, folder)
         lost = take_shipped(study, left, results, folder, output, console)
@@ -103,7 +115,7 @@ def carry_out(
         commit = commit_of(Path(__file__).parent)
         orders = {job.name: Order(study, job.run.name, job.seed, folder, output, taken, commit) for job in left}
         failed = run_all(study, left, orders, results, jobs, console, lost)
-        if left and study.gallery:
+        if study.gallery and (left or not (output / ROW).is_file()):
             draw(study, results, folder, output, console)
     return failed
 
@@ -166,6 +178,7 @@ def take_shipped(
         else:
             with replacing(folder / result.weights) as partial:
                 partial.write_bytes(own.read_bytes())
+            write_recipe(folder / result.weights, result.recipe)
             console.print(f"{name}: its weights are those that come with mm3d, {own.name}.", highlight=False)
     return lost
 
@@ -249,6 +262,13 @@ def draw(
     shown = [first[name].weights for name in study.gallery if name in first]
     if gone := [path for path in shown if not (folder / path).is_file()]:
         console.print(f"note: no pictures were drawn: {gone[0]} is not in {folder}.", highlight=False)
+        return
+    try:
+        for name in study.gallery:
+            if name in first:
+                check_weights(folder / first[name].weights, first[name].recipe)
+    except InputError as error:
+        console.print(f"note: no pictures were drawn: {error}", highlight=False, soft_wrap=True)
         return
     draw_gallery(study, first, folder, output)
 

@@ -9,6 +9,7 @@ from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.study.results import OPERATING_RATE, JudgedCohort, Result, read_cohort, read_results, threshold_of
 from mm3d.study.spec import INFERENCE_ONLY, RunSpec, StudySpec, read_study
+from mm3d.study.work import check_weights
 
 SHIPPED = Path(weights.__file__).parent.parent / "shipped"
 LARGEST = 10_000_000  # bytes of a file
@@ -68,6 +69,7 @@ def _told(result: Result) -> dict[str, Any]:
 def write_shipped(result: Result, cohort: JudgedCohort, folder: Path, path: Path) -> None:
     """The weights with the run's figures and operating point in their header."""
     source = folder / result.weights
+    check_weights(source, result.recipe)
     header = weights.read_header(source)
     chosen = "The best of the study's runs on the test cohort that the figures are of: they flatter it a little."
     provenance = header.provenance | {

@@ -3,6 +3,7 @@
 A run is a point on the four axes of docs/design.md (input, fusion, start, data). Nothing here trains or reads a pixel.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,6 +106,10 @@ class RunSpec:
         check(self)
         if not self.seeds:
             raise InputError(f"the run {self.name!r} has no seed; give one.")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"the run {self.name!r} has a seed twice; give each once.")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise InputError(f"{self.name!r} is no name for a run's files; use letters, digits, -, _ and dots.")
 
     @property
     def modality(self) -> Modality:
@@ -175,6 +180,8 @@ class StudySpec:
         for name in self.gallery:
             if name not in names:
                 raise InputError(f"gallery has {name!r}, which is no run of the study.")
+        if self.gallery and (last := self.run(self.gallery[-1])).input != "volume":
+            raise InputError(f"the last run of the gallery must be of volumes, and {last.name!r} is of {last.input}.")
         for expectation in self.expect:
             for name in (name for pair in expectation.ahead for name in pair):
                 if name not in names:
@@ -221,7 +228,10 @@ def _over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def check_stages(study: StudySpec, where: str) -> None:
     """A wrong setting is said before the first hour of work, not after it."""
+    used = {run.stage for run in study.runs}
     for name in study.stages:
+        if name not in used:
+            raise InputError(f"{where}: [stages.{name}] is of no run, whose stages are {', '.join(sorted(used))}.")
         settings = _over(study.training, study.stages[name])
         for key in ("data", "start"):
             if key in settings and not (key == "data" and "train" not in settings[key]):
@@ -298,9 +308,12 @@ def read_study(name: str) -> StudySpec:
         raise InputError(f"{path} has a name, but a study is called after its file; leave name out.")
     study = from_dict(StudySpec, content | {"name": path.stem}, str(path))
     check_stages(study, str(path))
+    seeds: dict[int, str] = {}
     for name, cohort in study.cohorts.items():
         if cohort.source == "phantom":
             trial_of(study, cohort, f"{path}: the cohort {name}")
+            if (other := seeds.setdefault(cohort.seed, name)) != name:
+                raise InputError(f"{path}: {other} and {name} have one seed, so the same patients; give each its own.")
     return study
 
 

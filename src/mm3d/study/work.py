@@ -2,6 +2,7 @@
 
     FOLDER/runs/<run>-seed<k>/
         config.json, log.jsonl, curves.png, last.safetensors    as `mm3d train` leaves them
+        recipe.json                                             all that the weights depend on
         output.txt                                              what the process said
 
 Of a training the weights of its last step count, for all methods alike: choosing the best validation would favour what
@@ -26,13 +27,14 @@ from rich.console import Console
 
 from mm3d import __version__
 from mm3d.batches import prepared_breasts, training_histogram
-from mm3d.config import from_dict, to_dict
+from mm3d.config import difference, from_dict, to_dict
 from mm3d.errors import InputError
 from mm3d.evaluate.joined import highest_proposals, in_split, join, patients_of
 from mm3d.evaluate.judge import scored_breasts
 from mm3d.evaluate.measure import Measured, area, measure
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import read_truth
+from mm3d.files import replacing
 from mm3d.inputs import Histogram
 from mm3d.metrics import bootstrap
 from mm3d.model import weights
@@ -49,6 +51,7 @@ from mm3d.train.log import peak_memory, read_log
 
 RUNS = "runs"
 LAST = "last.safetensors"
+RECIPE = "recipe.json"  # beside the weights: all that they depend on
 OUTPUT = "output.txt"
 PROJECTIONS = "projections"
 
@@ -83,6 +86,26 @@ def start_weights(study: StudySpec, run: RunSpec, seed: int, given: dict[str, st
     return Path(given[run.start]) if start is None else weights_of(study, *start, given)
 
 
+def write_recipe(weights_path: Path, own: dict[str, Any]) -> None:
+    """Say beside weights what they are made with."""
+    with replacing(weights_path.with_name(RECIPE)) as partial:
+        partial.write_text(json.dumps(own, indent=1), encoding="utf-8")
+
+
+def check_weights(path: Path, wanted: dict[str, Any] | None) -> None:
+    """Refuse weights that another study left in the folder under the same name."""
+    while wanted is not None and wanted["run"]["stage"] == INFERENCE_ONLY:
+        wanted = wanted["start"]
+    beside = path.with_name(RECIPE)
+    if wanted is None or not path.is_file() or not beside.is_file():
+        return
+    if found := difference(json.loads(beside.read_text(encoding="utf-8")), wanted):
+        raise InputError(
+            f"{path.parent} holds weights of another study ({found}); move that folder away, or give another one for "
+            "this study with -o."
+        )
+
+
 def main() -> int:
     """In the process: the order comes in on the first line of standard input, which stays open while the study
     lives."""
@@ -109,8 +132,13 @@ def execute(order: Order) -> Path:
     folder = folder_of(run.name, order.seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(width=120)
+    own = recipe(study, run, order.seed)
+    if start_of(study, run, order.seed) is not None:
+        check_weights(start_weights(study, run, order.seed, order.given), own["start"])
     config, seconds, memory = None, 0.0, 0.0
     if run.stage != INFERENCE_ONLY:
+        check_weights(folder / LAST, own)
+        write_recipe(folder / LAST, own)
         config = training_of(study, run, order.seed, order.given)
         from mm3d.train.run import train  # Fabric takes seconds to import, and runs that train nothing are many
 
@@ -129,7 +157,7 @@ def execute(order: Order) -> Path:
         run=run.name,
         seed=order.seed,
         modality=run.modality,
-        recipe=recipe(study, run, order.seed),
+        recipe=own,
         configuration=None if config is None else to_dict(config),
         figures=figures_of(measured),
         seconds={"train": round(seconds, 1), "predict": round(predicted, 1)},
