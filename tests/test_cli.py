@@ -37,6 +37,9 @@ def test_info_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     for word in ("torch", "transformers", "device", "threads", "shipped weights"):
         assert word in printed
+    assert re.search(
+        r"ffdm \(8\.5 MB\): trained on input ffdm; R@0\.25 0\.\d\d, AUC 0\.\d\d \(virtual-trial, ffdm\)", printed
+    )
     assert main(["info", "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert info["mm3d"] == __version__

@@ -41,13 +41,26 @@ def _describe(path: Path) -> dict[str, Any]:
     }
 
 
+def _trained(provenance: dict[str, Any]) -> str:
+    """What weights were trained on, and how good they are in the study that they are from."""
+    told = f"trained on input {provenance.get('input', 'unknown')}"
+    study = provenance.get("study")
+    if study is None:
+        return told
+    figures = study["figures"]
+    return f"{told}; R@0.25 {figures['recall@0.25']:.2f}, AUC {figures['auc']:.2f} ({study['study']}, {study['run']})"
+
+
 def print_info(as_json: bool) -> None:
     info = gather_info()
     if as_json:
         print(json.dumps(info, indent=2))
         return
     packages = ", ".join(f"{name} {number}" for name, number in info["packages"].items())
-    shipped = [f"{w['name']} ({w['megabytes']} MB): {w['intended_use']}" for w in info["shipped_weights"]]
+    shipped = [
+        f"{w['name']} ({w['megabytes']} MB): {_trained(w['provenance'])}\n    {w['intended_use']}"
+        for w in info["shipped_weights"]
+    ]
     rows = [
         ("mm3d", info["mm3d"]),
         ("python", f"{info['python']} on {info['platform']}"),
