@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -14,64 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_study import TINY
 
 from mm3d.cli import main
 from mm3d.errors import InputError
 from mm3d.model import weights
 from mm3d.predict import operating_point
 from mm3d.study.gallery import draw_gallery
-from mm3d.study.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
+from mm3d.study.plan import Cost, Job, costs, duration, time_left
 from mm3d.study.results import Result, path_of, read_cohort, read_result, read_results
 from mm3d.study.ship import choose, ship
-from mm3d.study.spec import StudySpec, only, read_study
-
-TINY = """
-title = "A tiny study"
-trial = { scale = "tiny" }
-width = 48
-length = 96
-gallery = ["ffdm", "mm3d"]
-remarks = ["Its size was chosen for a test."]
-discussion = ["Nothing follows from it."]
-runs = [
-  { name = "ffdm", label = "M&M", tables = ["inference"], input = "ffdm", stage = "base", start = "dense" },
-  { name = "mm3d-0", label = "M&M-3D", tables = ["inference"], stage = "none" },
-  { name = "hm-0", label = "HM", tables = ["inference"], stage = "none", input = "hm", against = "mm3d-0" },
-  { name = "mm3d", label = "M&M-3D", tables = ["finetuned", "data"], seeds = [0] },
-  { name = "mlp", label = "MLP-Regress", tables = ["data"], fusion = "mlp", against = "mm3d" },
-  { name = "broken", label = "broken", tables = ["fusion"], annotated = 0.0, drop_unannotated = true },
-  { name = "after-broken", label = "broken", tables = ["fusion"], stage = "none", start = "broken" },
-]
-expect = [{ statement = "M&M-3D is ahead of broken", ahead = [["mm3d", "broken"]] }]
-[cohorts.train-deep]
-breasts = 8
-seed = 1
-slices = 4
-malignant = 0.5
-[cohorts.test]
-breasts = 8
-seed = 2
-slices = 2
-malignant = 0.5
-benign = 0.3
-[cohorts.train]
-source = "cohort"
-of = "train-deep"
-slices = 2
-[training.loop]
-batch = 2
-save_every = 2
-log_every = 2
-[stages.base.model]
-preset = "tiny"
-[stages.base.dense]
-steps = 2
-batch = 2
-[stages.base.loop]
-steps = 2
-[stages.finetune.loop]
-steps = 2
-"""
+from mm3d.study.spec import StudySpec, read_study
 
 
 def arguments(path: Path, folder: Path, *more: str) -> list[str]:
@@ -212,6 +164,7 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_options_that_do_not_apply_are_said_and_nothing_is_written(tiny: Tiny, tmp_path: Path) -> None:
     path, folder, _ = tiny
+    (tmp_path / "file").touch()
     for words, said in (
         (("report", str(path), "--dry-run", "-o", str(tmp_path)), "--dry-run is not for report"),
         (("report", str(path), "--only", "mm3d", "-o", str(tmp_path)), "--only is not for report"),
@@ -220,7 +173,6 @@ def test_options_that_do_not_apply_are_said_and_nothing_is_written(tiny: Tiny, t
         ((str(path), str(tmp_path), "-o", str(tmp_path / "o")), "tiny makes its own cohorts; leave"),
         ((str(path), "-o", str(tmp_path / "o")), "cannot be used"),
     ):
-        (tmp_path / "file").touch()
         where = tmp_path / "file" if said == "cannot be used" else folder / "results"
         code, told = run_main("study", *words, "--results", str(where))
         assert (code, said in told) == (1, True), told
@@ -232,9 +184,7 @@ def test_weights_of_another_study_in_the_folder_are_not_taken_for_ours(tiny: Tin
     own = {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")}
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace("[stages.base.loop]\nsteps = 2", "[stages.base.loop]\nsteps = 3"))
-    told = arguments(other, folder, "--only", "ffdm", "mm3d-0")
-    told[told.index("--results") + 1] = str(tmp_path / "results")
-    code, said = run_main(*told)
+    code, said = run_study(other, folder, "--only", "ffdm", "mm3d-0", "--results", str(tmp_path / "results"))
     assert code == 1
     assert "ffdm-seed0 failed: runs/ffdm-seed0 holds weights of another study (training.loop.steps = 2, not 3)" in said
     assert {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")} == own
@@ -243,10 +193,8 @@ def test_weights_of_another_study_in_the_folder_are_not_taken_for_ours(tiny: Tin
     recipe.write_text(kept.read_text().replace('"steps": 2', '"steps": 3'))
     path_of(results, "mm3d-0", 0).unlink()
     (results / "row.jpg").unlink(missing_ok=True)
-    told[:2], told[told.index("--results") + 1] = ["study", str(path)], str(results)
-    told[told.index("--only") :] = []
     try:
-        code, said = run_main(*told)
+        code, said = run_study(path, folder, "--results", str(results))
         assert "mm3d-0-seed0 failed: runs/ffdm-seed0 holds weights of another study" in said
         assert "no pictures were drawn: " in said
         with pytest.raises(InputError, match="holds weights of another study"):
@@ -359,33 +307,10 @@ def test_another_study_does_not_change_the_cohorts_in_a_folder(tiny: Tiny, tmp_p
     larger = tmp_path / "larger.toml"
     larger.write_text(path.read_text().replace("breasts = 8", "breasts = 9", 1))
     made = {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")}
-    told = arguments(larger, folder, "--only", "ffdm")
-    told[told.index("--results") + 1] = str(tmp_path / "results")
-    code, said = run_main(*told)
+    code, said = run_study(larger, folder, "--only", "ffdm", "--results", str(tmp_path / "results"))
     assert code == 1
     assert "train-deep was made with other settings (cohort.breasts = 8, not 9); remove it, or give" in said
     assert {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")} == made
-
-
-def spec(text: str = TINY, tmp_path: Path | None = None) -> StudySpec:
-    path = (tmp_path or Path(os.environ.get("TMPDIR", "/tmp"))) / f"spec-{os.getpid()}.toml"
-    path.write_text(text)
-    try:
-        return read_study(str(path))
-    finally:
-        path.unlink()
-
-
-def test_cheapest_first_and_nothing_before_what_it_starts_from() -> None:
-    study = spec()
-    told = {run.name: Cost(float(number), False) for number, run in enumerate(reversed(study.runs))}
-    found = [job.name for job in order(study, jobs_of(study), told)]
-    assert found == [
-        *("ffdm-seed0", "broken-seed0", "after-broken-seed0", "mlp-seed0", "mm3d-seed0", "hm-0-seed0"),
-        "mm3d-0-seed0",
-    ]
-    assert before(study, Job(study.run("after-broken"), 0)) == "broken-seed0"
-    assert before(study, Job(study.run("ffdm"), 0)) is None
 
 
 def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
@@ -403,73 +328,3 @@ def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
     assert time_left(study, left, told, 2) == 70  # mlp waits for ffdm, whatever the other process does
     assert duration(40) == "40 s"
     assert duration(3 * 3600 + 300) == "3 h 5 min"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('fusion = "mlp"', 'fuson = "mlp"', "did you mean 'fusion'"),
-        ('start = "broken" }', 'start = "nobody" }', "start = 'nobody', which is none of"),
-        ('start = "broken" }', 'start = "after-broken" }', "starts from itself"),
-        ('of = "train-deep"', 'of = "nothing"', "'nothing', which is no cohort"),
-        ("[stages.base.dense]\nsteps", "[stages.base.dense]\nstps", "did you mean 'steps'"),
-        ('name = "mlp"', 'name = "mm3d"', "two runs are called 'mm3d'"),
-        ('tables = ["finetuned", "data"]', 'tables = ["fusoin"]', "must be one of inference, .*not 'fusoin'"),
-        ('title = "A', 'name = "other"\ntitle = "A', "called after its file"),
-        ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is no run"),
-        ("breasts = 8\n", "", "needs a number of breasts"),
-        ("[stages.finetune.loop]", "[stages.finetun.loop]", "stage = 'finetune', which is none of"),
-        ("[stages.finetune.loop]", "[stages.other.loop]\n[stages.finetune.loop]", r"\[stages.other\] is of no run"),
-        ("seed = 2", "seed = 1", "train-deep and test have one seed, so the same patients"),
-        ("seeds = [0] }", "seeds = [0, 0] }", "has a seed twice"),
-        ('name = "mlp"', 'name = "../mlp"', "is no name for a run's files"),
-        ('["ffdm", "mm3d"]', '["mm3d", "ffdm"]', "the last run of the gallery must be of volumes"),
-    ],
-)
-def test_a_wrong_line_is_said_before_any_work(old: str, new: str, said: str) -> None:
-    assert old in TINY
-    with pytest.raises(InputError, match=said):
-        spec(TINY.replace(old, new))
-
-
-def test_only_some_runs_bring_along_what_they_start_from() -> None:
-    assert [run.name for run in only(spec(), ["after-broken"]).runs] == ["ffdm", "broken", "after-broken"]
-    with pytest.raises(InputError, match="--only nobody"):
-        only(spec(), ["nobody"])
-
-
-def test_the_studies_that_come_with_mm3d_have_all_of_the_papers_sections() -> None:
-    trial = read_study("virtual-trial")
-    tables = {table for run in trial.runs for table in run.tables}
-    assert tables == {"inference", "finetuned", "data", "annotations", "start", "slices", "fusion", "mixed"}
-    for table, labels in (
-        ("inference", {"M&M", "MIP", "HM", "MSP", "Buda", "M&M-3D"}),
-        ("finetuned", {"M&M", "MIP", "HM", "Buda*", "Buda", "M&M-3D*", "M&M-3D"}),
-        ("data", {"M&M-3D", "TimeSform", "QuerySummary", "MLP-Regress"}),
-    ):
-        assert {run.label for run in trial.runs if table in run.tables} == labels
-    assert all(len(run.seeds) >= 3 for run in trial.runs if {"finetuned", "data"} & set(run.tables))
-    assert {run.annotated for run in trial.runs if "annotations" in run.tables} == {0.02, 0.16, 0.4}
-    assert len(trial.expect) == 7
-    assert read_study("bcs-dbt").given == ("ffdm", "coco")
-
-
-def test_bcs_dbt_needs_start_weights_and_its_download(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--results", str(tmp_path / "r"), "-o", str(tmp_path / "s")]
-    assert main(["study", "bcs-dbt", str(tmp_path), *where]) == 1
-    assert "give them with --start ffdm=WEIGHTS" in capsys.readouterr().err
-    start = tmp_path / "ffdm.safetensors"
-    start.write_bytes(b"")
-    main(["study", "bcs-dbt", "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
-    assert "is made from a download of BCS-DBT; give its folder" in capsys.readouterr().err
-    main(["study", "bcs-dbt", str(tmp_path / "none"), "--start", "ffdm", "--only", "mm3d-0", *where])  # ours, by name
-    assert "none is no folder" in capsys.readouterr().err
-    assert not (tmp_path / "s").exists()
-    main(["study", "bcs-dbt", str(tmp_path), "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
-    capsys.readouterr()  # an empty folder is no download, but the start weights were taken
-    main(["study", "bcs-dbt", "--start", f"nobody={start}", *where])
-    assert "the study takes start weights for ffdm, coco" in capsys.readouterr().err
-    other = tmp_path / "other.safetensors"
-    other.write_bytes(b"other")
-    main(["study", "bcs-dbt", str(tmp_path), "--start", f"ffdm={other}", "--only", "mm3d-0", *where])
-    assert "was run from other start weights" in capsys.readouterr().err

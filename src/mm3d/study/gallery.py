@@ -101,10 +101,13 @@ def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[st
     if any(kinds):
         drawn.append(draw_w([kind for kind in kinds if kind], output / W_CURVES))
     if len({len(one) for one in findings.values()}) == 1 and looks:
-        number = largest_gain(results[runs[0].name], results[last.name], *(thresholds[r.name] for r in (runs[0], last)))
+        first, final = (results[run.name] for run in (runs[0], last))
+        number = largest_gain(first, final, thresholds[first.run], thresholds[final.run])
         if number is not None:
-            shown = {run.name: [findings[run.name][number]] for run in runs}
-            seen = [_looks(study, run, results[run.name], shown[run.name], thresholds[run.name])[0] for run in runs]
+            seen = [
+                _looks(study, run, results[run.name], [findings[run.name][number]], thresholds[run.name])[0]
+                for run in runs
+            ]
             drawn.append(draw_row(seen, output / ROW))
     return drawn
 

@@ -47,11 +47,8 @@ ABOUT = (
 READING = (
     "Figures are ours ± their standard error, those in [brackets] the paper's. p is of the paired test against M&M-3D "
     "with the same data, or what else the last table names: of R@0.25 by the 3D rule where both have slices, by the 2D "
-    "rule otherwise. With "
-    f"{REPLICATES:,} replicates no p can be below {least_p(REPLICATES):.4f}."
+    f"rule otherwise. With {REPLICATES:,} replicates no p can be below {least_p(REPLICATES):.4f}."
 )
-
-
 NEAR_ZERO = "Errors have the spread of seeds of all runs, which is too much where R@0.25 is near 0."
 
 
@@ -206,7 +203,7 @@ def _expected(statistics: Statistics) -> str:
 def _verdict_cells(difference: Difference | None, rule: str = "") -> list[str]:
     if difference is None:
         return [NOTHING, NOTHING, "missing"]
-    return [f"{difference.value:+.3f} ± {difference.error:.3f}{rule}", _p(difference), f"**{verdict(difference)}**"]
+    return [f"{_change(difference)}{rule}", _p(difference), f"**{verdict(difference)}**"]
 
 
 def common_recall(statistics: Statistics, a: str, b: str) -> Metric:
@@ -356,14 +353,9 @@ def tests_table(statistics: Statistics) -> str:
     rows = [["difference", *HEADS.values()]]
     for run in (run for run in statistics.study.runs if run.against and statistics.of(run.name)):
         found = [statistics.difference(run.name, run.against, metric) for metric in METRICS]
-        rows.append([_pair(statistics.study, run.name, run.against), *map(_difference_cell, found)])
+        cells = [NOTHING if one is None else f"{_change(one)}, p {_p(one)}" for one in found]
+        rows.append([_pair(statistics.study, run.name, run.against), *cells])
     return "\n".join(_rows(rows)) if len(rows) > 1 else ""
-
-
-def _difference_cell(difference: Difference | None) -> str:
-    if difference is None:
-        return NOTHING
-    return f"{difference.value:+.3f} ± {difference.error:.3f}, p {_p(difference)}"
 
 
 def runs_of(study: StudySpec, name: str) -> list[RunSpec]:
@@ -381,6 +373,10 @@ def _pair(study: StudySpec, a: str, b: str) -> str:
 def _cell(figure: Figure | None, paper: str) -> str:
     shown = NOTHING if figure is None else f"{figure.value:.3f} ± {figure.error:.3f}"
     return f"{shown} [{paper}]" if paper else shown
+
+
+def _change(difference: Difference) -> str:
+    return f"{difference.value:+.3f} ± {difference.error:.3f}"
 
 
 def _p(difference: Difference | None) -> str:

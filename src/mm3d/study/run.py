@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mm3d.config import to_dict
+from mm3d.console import say
 from mm3d.errors import InputError
 from mm3d.files import alone_in, replacing
 from mm3d.model.weights import find
@@ -64,7 +65,7 @@ def run(name: str, settings: Settings) -> int:
     left = [job for job in jobs_of(study) if (job.run.name, job.seed) not in results]
     jobs = worker_count(settings.jobs)
     if settings.dry_run and not left:
-        console.print(nothing_left(study, settings.results), highlight=False, soft_wrap=True)
+        say(console, nothing_left(study, settings.results))
         return 0
     if settings.dry_run:
         console.print(plan_table(study, left, results))
@@ -79,11 +80,11 @@ def run(name: str, settings: Settings) -> int:
     try:
         failed = carry_out(study, left, results, given, settings, jobs, console)
     except KeyboardInterrupt:
-        console.print("Interrupted; the same command continues.", highlight=False)
+        say(console, "Interrupted; the same command continues.")
         return 130
     done = len(jobs_of(study)) - len(failed)
     told = f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there."
-    console.print(told if left else nothing_left(study, settings.results), highlight=False, soft_wrap=True)
+    say(console, told if left else nothing_left(study, settings.results))
     return 1 if failed else 0
 
 
@@ -257,18 +258,15 @@ def run_all(
 def draw(
     study: StudySpec, results: Mapping[tuple[str, int], Result], folder: Path, output: Path, console: Console
 ) -> None:
-    """The gallery, unless weights that it needs are no longer there; then the one that was drawn before stays."""
+    """The gallery; where weights that it needs are gone, or another study's, the one that was drawn before stays."""
     first = {name: result for (name, seed), result in results.items() if seed == study.run(name).seeds[0]}
-    shown = [first[name].weights for name in study.gallery if name in first]
-    if gone := [path for path in shown if not (folder / path).is_file()]:
-        console.print(f"note: no pictures were drawn: {gone[0]} is not in {folder}.", highlight=False)
-        return
     try:
-        for name in study.gallery:
-            if name in first:
-                check_weights(folder / first[name].weights, first[name].recipe)
+        for result in (first[name] for name in study.gallery if name in first):
+            if not (folder / result.weights).is_file():
+                raise InputError(f"{result.weights} is not in {folder}.")
+            check_weights(folder / result.weights, result.recipe)
     except InputError as error:
-        console.print(f"note: no pictures were drawn: {error}", highlight=False, soft_wrap=True)
+        say(console, f"note: no pictures were drawn: {error}")
         return
     draw_gallery(study, first, folder, output)
 

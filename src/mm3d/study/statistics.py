@@ -73,7 +73,6 @@ class Statistics:
         self.weights = bootstrap.draw(max(cohort.patients) + 1, replicates, SEED)
         self._values: dict[tuple[str, Metric], list[float]] = {}
         self._replicates: dict[tuple[str, Metric], FloatArray] = {}
-        self._spread: dict[tuple[str, Metric], tuple[float, int]] = {}
 
     def of(self, run: str) -> list[Result]:
         """The results of a run's seeds that are there."""
@@ -110,13 +109,11 @@ class Statistics:
     def seed_spread(self, stage: str, metric: Metric) -> tuple[float, int]:
         """The standard deviation between seeds of a stage's runs, and its degrees of freedom; 0 and 0 if no run has
         several."""
-        if (stage, metric) not in self._spread:
-            runs = [run for run in self.study.runs if run.stage == stage != INFERENCE_ONLY]
-            several = [values for run in runs if len(values := self.values(run.name, metric)) > 1]
-            freedom = sum(len(values) - 1 for values in several)
-            squares = sum(float(np.var(values)) * len(values) for values in several)
-            self._spread[stage, metric] = float(np.sqrt(squares / max(freedom, 1))), freedom
-        return self._spread[stage, metric]
+        runs = [run for run in self.study.runs if run.stage == stage != INFERENCE_ONLY]
+        several = [values for run in runs if len(values := self.values(run.name, metric)) > 1]
+        freedom = sum(len(values) - 1 for values in several)
+        squares = sum(float(np.var(values)) * len(values) for values in several)
+        return float(np.sqrt(squares / max(freedom, 1))), freedom
 
     def training_variance(self, run: RunSpec, metric: Metric) -> float:
         """The training's share of the variance of a figure averaged over seeds; 0 where nobody measured it."""
