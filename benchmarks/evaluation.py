@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 from timing import Row, in_its_own_process, seconds_of_each
 
-from mm3d.cohorts import tables
+from mm3d.data.datasets import tables
 from mm3d.evaluate.joined import Joined, join
 from mm3d.evaluate.measure import recalls
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.dbtex import dbtex
+from mm3d.evaluate.metrics.froc import Detections
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import read_truth
-from mm3d.metrics import bootstrap
-from mm3d.metrics.dbtex import dbtex
-from mm3d.metrics.froc import Detections
-from mm3d.predictions import COLUMNS, read_dbtex
+from mm3d.output.predictions import COLUMNS, read_dbtex
 
 # As many as in the train tables of BCS-DBT.
 VOLUMES, PATIENTS, BOXED, BOXES = 19_148, 4_362, 200, 224

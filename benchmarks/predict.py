@@ -12,12 +12,12 @@ import torch
 from preparation import COLUMNS, FRAMES, ROWS, volume
 from timing import Row, in_its_own_process
 
-from mm3d.config import to_dict
-from mm3d.demo import make_exam
+from mm3d.cli.demo import make_exam
 from mm3d.model import weights
 from mm3d.model.config import PRESETS
 from mm3d.model.detector import Detector
 from mm3d.phantom.run import PREPARED
+from mm3d.shared.config import to_dict
 
 PARTS = ("start", "read", "model", "outputs")
 OTHERS = ("start", "read", "outputs")

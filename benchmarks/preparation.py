@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from timing import Row, in_its_own_process, seconds_of_each
 
-from mm3d.dicom.frames import FrameReader
-from mm3d.dicom.header import Header, read_header
-from mm3d.prepare.prepared import read_breasts, write_cohort
-from mm3d.prepare.run import prepare
-from mm3d.prepare.settings import PrepareSettings
-from mm3d.records import Breast, Cohort, View
-from mm3d.workers import Task, Workers
+from mm3d.data.dicom.frames import FrameReader
+from mm3d.data.dicom.header import Header, read_header
+from mm3d.data.prepare.prepared import read_breasts, write_cohort
+from mm3d.data.prepare.run import prepare
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.records import Breast, Cohort, View
+from mm3d.shared.workers import Task, Workers
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the tests write DICOM files; so do we
 
@@ -70,9 +70,9 @@ def measure() -> dict[str, float | str]:
 
 def volume(path: Path, side: str = "L", view: str = "CC", study: str | None = None) -> Path:
     """A volume like a scanner's: smooth tissue with 10 bits of texture and noise, half of it air."""
-    from dicom_files import compressed, tomosynthesis, write
     from openjpeg.utils import encode_array
     from scipy.ndimage import gaussian_filter
+    from support.dicom_files import compressed, tomosynthesis, write
 
     random = np.random.default_rng(0)
     y, x = np.mgrid[:ROWS, :COLUMNS]

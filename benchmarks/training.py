@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from timing import Row, seconds_of_each
 
-from mm3d.batches import prepared_breasts
+from mm3d.data.batches import prepared_breasts
+from mm3d.data.prepare.prepared import write_cohort
+from mm3d.data.records import Cohort
 from mm3d.model.config import PRESETS
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.losses import LossWeights, Targets
 from mm3d.phantom.run import PREPARED, make_missing
 from mm3d.phantom.trial import Trial, render_breast
-from mm3d.prepare.prepared import write_cohort
-from mm3d.records import Cohort
 from mm3d.train.config import AugmentConfig, OptimiserConfig
 from mm3d.train.data import Batch, TrainingBreast, plan, stream
 from mm3d.train.learners import TOTAL, Learner

@@ -30,7 +30,7 @@ def real_data() -> Path:
 @pytest.fixture
 def cohort(tmp_path: Path) -> Path:
     """The folder of the cohort in counted_cohort.py."""
-    from counted_cohort import write_cohort
+    from support.counted_cohort import write_cohort
 
     return write_cohort(tmp_path / "cohort")
 

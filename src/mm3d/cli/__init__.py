@@ -16,25 +16,25 @@ from mm3d.cli.evaluate import add_evaluate
 from mm3d.cli.options import FOR_TORCH, PREPARATION, add_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
-from mm3d.errors import InputError
+from mm3d.shared.errors import InputError
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
-    from mm3d.demo import demo
+    from mm3d.cli.demo import demo
 
     return demo(arguments.output, arguments.seed, arguments.weights)
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from mm3d.info import print_info
+    from mm3d.cli.info import print_info
 
     print_info(as_json=arguments.json)
     return 0
 
 
 def _import_weights(arguments: argparse.Namespace) -> int:
-    from mm3d.import_weights import import_weights
+    from mm3d.cli.import_weights import import_weights
 
     import_weights(arguments.file, arguments.output, overwrite=arguments.overwrite)
     return 0
@@ -42,15 +42,15 @@ def _import_weights(arguments: argparse.Namespace) -> int:
 
 SEED = 2028  # of the demo's exam: of ten seeds the one whose cancer is found in both views (shipped/README.md)
 
-# Datasets by the names of their readers in mm3d.cohorts; "folder" is any folder of DICOM exams.
+# Datasets by the names of their readers in mm3d.data.datasets; "folder" is any folder of DICOM exams.
 DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from mm3d.prepare.run import run
-    from mm3d.prepare.settings import PrepareSettings
+    from mm3d.data.prepare.run import run
+    from mm3d.data.prepare.settings import PrepareSettings
 
-    reader = importlib.import_module(f"mm3d.cohorts.{arguments.dataset.replace('-', '_')}")
+    reader = importlib.import_module(f"mm3d.data.datasets.{arguments.dataset.replace('-', '_')}")
     settings = PrepareSettings(**{name: getattr(arguments, name) for name in PREPARATION})
     return run(reader.read, arguments.folder, arguments.output, settings, arguments.jobs)
 
@@ -87,7 +87,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _view(arguments: argparse.Namespace) -> int:
-    from mm3d.report.serve import view
+    from mm3d.output.report.serve import view
 
     return view(arguments.folder, arguments.port, browser=not arguments.no_browser)
 

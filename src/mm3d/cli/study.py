@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from mm3d.cli.options import FOR_TORCH
-from mm3d.errors import InputError
+from mm3d.shared.errors import InputError
 
 
 def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -52,16 +52,16 @@ def _study(arguments: argparse.Namespace) -> int:
         name = arguments.download or "virtual-trial"
         results = arguments.results or Path("results", Path(name).stem)
         if arguments.study == "report":
-            from mm3d.study.report import write_report
+            from mm3d.experiments.report import write_report
 
             usual = Path("docs") if name == "virtual-trial" else results  # another study's page must not replace ours
             return write_report(name, results, arguments.output or usual)
         if name != "virtual-trial":
             raise InputError(f"ship is for the weights that come with mm3d; use those of {name} with --weights FILE.")
-        from mm3d.study.ship import ship
+        from mm3d.experiments.ship import ship
 
         return ship(name, results, arguments.output or Path.home() / "mm3d-studies" / name)
-    from mm3d.study.run import Settings, run
+    from mm3d.experiments.run import Settings, run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # kill and schedulers end it as Ctrl-C does
     name = Path(arguments.study).stem

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from mm3d.evaluate.measure import Measured
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.froc import recall_at
+from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.metrics import bootstrap
-from mm3d.metrics.froc import recall_at
-from mm3d.metrics.roc import delong
 
 
 def comparisons(systems: list[Measured], settings: EvaluateSettings) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mm3d.evaluate.measure import Measured
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.froc import froc, recall_at
+from mm3d.evaluate.metrics.roc import roc
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.files import replacing
-from mm3d.metrics import bootstrap
-from mm3d.metrics.froc import froc, recall_at
-from mm3d.metrics.roc import roc
+from mm3d.shared.files import replacing
 
 # Okabe and Ito's colours, which people who do not see red and green tell apart, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

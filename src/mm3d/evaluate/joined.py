@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mm3d.cohorts.keys import Key
-from mm3d.errors import InputError
+from mm3d.data.datasets.keys import Key
+from mm3d.data.records import Finding, Modality
+from mm3d.evaluate.metrics.hits import BoolArray, Findings, FloatArray, IntArray, Proposals
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.metrics.hits import BoolArray, Findings, FloatArray, IntArray, Proposals
-from mm3d.predictions import BreastPrediction, Predictions, ViewPrediction
-from mm3d.records import Finding, Modality
+from mm3d.output.predictions import BreastPrediction, Predictions, ViewPrediction
+from mm3d.shared.errors import InputError
 
 
 @dataclass(frozen=True)

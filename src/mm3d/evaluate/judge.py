@@ -7,9 +7,18 @@ from typing import Literal
 import numpy as np
 
 from mm3d.evaluate.joined import Joined
+from mm3d.evaluate.metrics.froc import Detections
+from mm3d.evaluate.metrics.hits import (
+    BoolArray,
+    FloatArray,
+    Hits,
+    IntArray,
+    best_scores,
+    hits_in_2d,
+    hits_in_3d,
+    visible_ranges,
+)
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.metrics.froc import Detections
-from mm3d.metrics.hits import BoolArray, FloatArray, Hits, IntArray, best_scores, hits_in_2d, hits_in_3d, visible_ranges
 
 Level = Literal["finding", "lesion", "breast"]
 LEVELS: tuple[Level, ...] = ("finding", "lesion", "breast")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from mm3d.evaluate.measure import Measured, reference_slices
-from mm3d.files import replacing
-from mm3d.metrics.hits import best_proposals
+from mm3d.evaluate.metrics.hits import best_proposals
+from mm3d.shared.files import replacing
 
 FINDING_COLUMNS = (
     *("system", "PatientID", "StudyUID", "View", "modality", "malignant", "kind", "x1", "y1", "x2", "y2"),

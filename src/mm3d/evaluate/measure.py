@@ -7,14 +7,14 @@ import numpy as np
 
 from mm3d.evaluate.joined import Joined
 from mm3d.evaluate.judge import LEVELS, Judged, Scored, detections, judge, scored_breasts, scored_cases, scored_images
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.calibration import operating_point, reliability
+from mm3d.evaluate.metrics.dbtex import LEAST_DISTANCE, dbtex
+from mm3d.evaluate.metrics.depth import depth_errors
+from mm3d.evaluate.metrics.froc import Detections, recall_at, threshold_at
+from mm3d.evaluate.metrics.hits import Findings, FloatArray, best_proposals
+from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.metrics import bootstrap
-from mm3d.metrics.calibration import operating_point, reliability
-from mm3d.metrics.dbtex import LEAST_DISTANCE, dbtex
-from mm3d.metrics.depth import depth_errors
-from mm3d.metrics.froc import Detections, recall_at, threshold_at
-from mm3d.metrics.hits import Findings, FloatArray, best_proposals
-from mm3d.metrics.roc import delong
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,20 @@ from typing import Any
 
 from rich.console import Console
 
-from mm3d import __version__, predictions
-from mm3d.config import to_dict
-from mm3d.errors import InputError
+from mm3d import __version__
 from mm3d.evaluate.compare import comparisons
 from mm3d.evaluate.joined import in_split, join, patients_of
 from mm3d.evaluate.lists import write_lists
 from mm3d.evaluate.measure import Measured, measure
+from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.subgroups import subgroups
 from mm3d.evaluate.tell import tell
 from mm3d.evaluate.truth import read_truth
-from mm3d.files import replacing
-from mm3d.metrics import bootstrap
+from mm3d.output import predictions
+from mm3d.shared.config import to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
 
 VERSION = 1  # of metrics.json
 

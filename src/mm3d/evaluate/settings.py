@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mm3d.errors import InputError
-from mm3d.records import Modality
+from mm3d.data.records import Modality
+from mm3d.shared.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.errors import InputError
 from mm3d.evaluate.joined import Joined
 from mm3d.evaluate.judge import Judged, detections, scored_breasts, scored_images
 from mm3d.evaluate.measure import area, recalls
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.froc import Detections
+from mm3d.evaluate.metrics.hits import BoolArray, FloatArray
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.metrics import bootstrap
-from mm3d.metrics.froc import Detections
-from mm3d.metrics.hits import BoolArray, FloatArray
+from mm3d.shared.errors import InputError
 
 UNKNOWN = "unknown"
 MANY = 5  # different numbers in a column, and it is divided into thirds

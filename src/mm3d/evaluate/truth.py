@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mm3d.cohorts import bcs_dbt, tables
-from mm3d.cohorts.keys import Key, keys_of
-from mm3d.cohorts.tables import LABEL_OF, TableView, worst_grades
-from mm3d.errors import InputError
-from mm3d.prepare.prepared import read_breasts
-from mm3d.records import Finding, Label, Laterality, Modality, Position, Problem
+from mm3d.data.datasets import bcs_dbt, tables
+from mm3d.data.datasets.keys import Key, keys_of
+from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
+from mm3d.data.prepare.prepared import read_breasts
+from mm3d.data.records import Finding, Label, Laterality, Modality, Position, Problem
+from mm3d.shared.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mm3d.errors import InputError
 from mm3d.model.config import BackboneConfig, ModelConfig
 from mm3d.model.detector import Detector
 from mm3d.model.weights import Transfer
+from mm3d.shared.errors import InputError
 
 Family = Literal["detectron2", "mmdetection", "PVT"]
 Rules = list[tuple[str, str]]  # parts of names and what stands for them, applied in this order

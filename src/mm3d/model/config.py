@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from mm3d.config import check
-from mm3d.errors import InputError
+from mm3d.shared.config import check
+from mm3d.shared.errors import InputError
 
 GROUPS = 8  # of GroupNorm
 EngineName = Literal["torch", "openvino"]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mm3d.errors import InputError
 from mm3d.model.backbone import Backbone, folded
 from mm3d.model.boxes import from_cxcywh
 from mm3d.model.config import EngineName, ModelConfig
@@ -19,6 +18,7 @@ from mm3d.model.exported import ExportedBackbone
 from mm3d.model.head import CascadeHead, HeadOutput
 from mm3d.model.pyramid import pyramid_of
 from mm3d.model.scores import mean_logit, noisy_or_logit
+from mm3d.shared.errors import InputError
 
 VIEWS = ("CC", "MLO")  # V, in this order
 ABSENT_LOGIT = -100.0  # of the proposals of a view that is not there: a score of zero

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mm3d.errors import InputError
 from mm3d.model.backbone import Backbone
+from mm3d.shared.errors import InputError
 
 EXAMPLE = (1, 128, 96)  # slices, height, width that the graph is recorded with; it takes any
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 
-from mm3d.errors import InputError
 from mm3d.model.config import ModelConfig
 from mm3d.model.roi_align import POSITIONS
+from mm3d.shared.errors import InputError
 
 
 def weighted(h_s: Tensor, m_s: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from mm3d.errors import InputError
 from mm3d.model.boxes import iou_and_giou
 from mm3d.model.detector import VIEWS, Detections
 from mm3d.model.matching import FOCAL_ALPHA, FOCAL_GAMMA, CostWeights, match, matching_cost
+from mm3d.shared.errors import InputError
 
 
 @dataclass(frozen=True)

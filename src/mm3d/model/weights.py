@@ -11,11 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import Tensor
 
-from mm3d.config import from_dict, to_dict
-from mm3d.errors import InputError
-from mm3d.files import replacing
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detector
+from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
 
 HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
 FORMAT = 1

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from mm3d.data.records import Position
 from mm3d.phantom.scale import FIELD, Scale
-from mm3d.records import Position
 
 Array = NDArray[np.float32]
 Mm = TypeVar("Mm", float, NDArray[np.floating])  # a place, or many: as floats of Python, which leave float32 as it is

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from mm3d.config import to_dict
-from mm3d.console import progress
-from mm3d.errors import InputError
-from mm3d.files import replacing
 from mm3d.phantom.audit import Measured, Row, measure_breast, table
 from mm3d.phantom.montage import montage
 from mm3d.phantom.trial import Trial
-from mm3d.workers import Task, Workers, worker_count
+from mm3d.shared.config import to_dict
+from mm3d.shared.console import progress
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
+from mm3d.shared.workers import Task, Workers, worker_count
 
 SECONDS_PER_BREAST = 6 * 3600.0
 VERDICT = {True: "pass", False: "FAIL", None: ""}

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from mm3d.data.records import Position
 from mm3d.phantom.anatomy import Array, Form, Grid
 from mm3d.phantom.strands import Strand, deposit, splat, wander
 from mm3d.phantom.tissue import CALCIUM, FAT, LIGAMENT, MASS
-from mm3d.records import Position
 
 Points = NDArray[np.float64]
 

@@ -8,17 +8,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from mm3d.cohorts.keys import Key
-from mm3d.config import from_dict, to_dict
-from mm3d.dicom.write import full_range, write_view
-from mm3d.errors import InputError
-from mm3d.files import half_made, replacing
+from mm3d.data.datasets.keys import Key
+from mm3d.data.prepare.prepared import finish_view, is_prepared, key_of
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.source import ArraySlices, Image
+from mm3d.data.prepare.view import fill_slices, plan_view, view_file
+from mm3d.data.records import Breast, View
+from mm3d.phantom.dicom import full_range, write_view
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
-from mm3d.prepare.prepared import finish_view, is_prepared, key_of
-from mm3d.prepare.settings import PrepareSettings
-from mm3d.prepare.source import ArraySlices, Image
-from mm3d.prepare.view import fill_slices, plan_view, view_file
-from mm3d.records import Breast, View
+from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import half_made, replacing
 
 T = TypeVar("T")
 Render = Callable[[T, int], RenderedBreast]  # a trial's settings and a breast's number; a module-level function

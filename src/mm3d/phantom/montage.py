@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from mm3d.data.records import Finding
 from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
-from mm3d.records import Finding
 
 OFF = 10.0  # mm beside its slice
 WINDOW = 64.0  # mm of breast around a finding

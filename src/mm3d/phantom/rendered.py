@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mm3d.data.records import Finding, Label, Laterality, Modality, Position
 from mm3d.phantom.imaging import System
-from mm3d.records import Finding, Label, Laterality, Modality, Position
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
-from mm3d.cohorts import tables
-from mm3d.config import to_dict
-from mm3d.console import progress, summary
-from mm3d.errors import InputError
-from mm3d.files import clear_half_made, replacing
+from mm3d.data.datasets import tables
+from mm3d.data.prepare.prepared import write_cohort
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.records import Cohort
 from mm3d.phantom.made import Record, Render, find, make
-from mm3d.prepare.prepared import write_cohort
-from mm3d.prepare.settings import PrepareSettings
-from mm3d.records import Cohort
-from mm3d.workers import Task, Workers, worker_count
+from mm3d.shared.config import to_dict
+from mm3d.shared.console import progress, summary
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import clear_half_made, replacing
+from mm3d.shared.workers import Task, Workers, worker_count
 
 VERSION = 1  # of what is made from a trial's settings: raise it with any change of pixels, and old folders are refused
 SECONDS_PER_BREAST = 6 * 3600.0  # our own code does not hang, but nothing waits for ever

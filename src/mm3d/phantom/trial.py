@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.config import check
-from mm3d.errors import InputError
+from mm3d.data.records import Finding, Label, Laterality, Position
 from mm3d.phantom.anatomy import Array, Form, draw_anatomy, form
 from mm3d.phantom.display import MAMMOGRAM_BITS, SLICE_BITS, present_mammogram, present_slices
 from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
@@ -21,7 +20,8 @@ from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.scale import SCALES, Scale
 from mm3d.phantom.tissue import FAT, GLAND, attenuation, beside
 from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
-from mm3d.records import Finding, Label, Laterality, Position
+from mm3d.shared.config import check
+from mm3d.shared.errors import InputError
 
 POSITIONS: tuple[Position, ...] = ("CC", "MLO")
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mm3d.cohorts.assemble import assemble
-from mm3d.cohorts.folder import NO_READING, NO_VIEW, Unread, entries_of, exam_code, files_in, read_headers
-from mm3d.dicom.header import Header
-from mm3d.errors import InputError
-from mm3d.records import Breast, Laterality, Modality, Position, View
+from mm3d.data.datasets.assemble import assemble
+from mm3d.data.datasets.folder import NO_READING, NO_VIEW, Unread, entries_of, exam_code, files_in, read_headers
+from mm3d.data.dicom.header import Header
+from mm3d.data.records import Breast, Laterality, Modality, Position, View
+from mm3d.shared.errors import InputError
 
 KINDS: dict[Modality, str] = {"DBT": "volume", "FFDM": "mammogram"}
 LEFT_OUT = {

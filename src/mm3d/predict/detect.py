@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mm3d.batches import ImagePair, PreparedBreast, ViewPair, read_image, stack
-from mm3d.cohorts.keys import keys_of
-from mm3d.config import check
-from mm3d.errors import InputError
-from mm3d.inputs import Histogram, InputName, deepened, has_depth, reach
-from mm3d.metrics.hits import FloatArray, IntArray
+from mm3d.data.batches import ImagePair, PreparedBreast, ViewPair, read_image, stack
+from mm3d.data.datasets.keys import keys_of
+from mm3d.data.inputs import Histogram, InputName, deepened, has_depth, reach
+from mm3d.data.prepare.geometry import Geometry
+from mm3d.data.prepare.prepared import PreparedView
+from mm3d.evaluate.metrics.hits import FloatArray, IntArray
 from mm3d.model import weights
 from mm3d.model.config import EngineName
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit
+from mm3d.output.predictions import BreastPrediction, Proposal, ViewPrediction
 from mm3d.predict.nms import suppress, unite
-from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
-from mm3d.prepare.geometry import Geometry
-from mm3d.prepare.prepared import PreparedView
+from mm3d.shared.config import check
+from mm3d.shared.errors import InputError
 
 SLICES_AT_ONCE = 8  # of input slices: each is a breast of its own
 

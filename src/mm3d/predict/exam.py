@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from mm3d import __version__
-from mm3d.batches import PreparedBreast
-from mm3d.config import to_dict
-from mm3d.dicom.header import read_dataset
-from mm3d.dicom.sr import Algorithm, write_cad_report, write_measurement_report
-from mm3d.errors import InputError
-from mm3d.files import replacing
-from mm3d.inputs import Histogram, InputName
+from mm3d.data.batches import PreparedBreast
+from mm3d.data.dicom.header import read_dataset
+from mm3d.data.inputs import Histogram, InputName
+from mm3d.data.prepare.prepared import read_breasts, write_cohort
+from mm3d.data.prepare.run import prepare
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.records import Cohort
 from mm3d.model.config import EngineName
 from mm3d.model.detector import Detector
+from mm3d.output.predictions import BreastPrediction, Predictions, write_dbtex, write_json
+from mm3d.output.report.page import write_report
+from mm3d.output.sr import Algorithm, write_cad_report, write_measurement_report
 from mm3d.predict.archive import Exam, Unreadable, hide
 from mm3d.predict.detect import PredictSettings, predict_breast
 from mm3d.predict.operating_point import OperatingPoint
 from mm3d.predict.results import Found, reported_exam, shown_exam
-from mm3d.predictions import BreastPrediction, Predictions, write_dbtex, write_json
-from mm3d.prepare.prepared import read_breasts, write_cohort
-from mm3d.prepare.run import prepare
-from mm3d.prepare.settings import PrepareSettings
-from mm3d.records import Cohort
-from mm3d.report.page import write_report
+from mm3d.shared.config import to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
 
 VERSION = 1  # of run.json
 RECORD = "run.json"

@@ -7,8 +7,8 @@ look for a lesion of the other view in that distance.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mm3d.prepare.geometry import Box, Geometry
-from mm3d.records import Position
+from mm3d.data.prepare.geometry import Box, Geometry
+from mm3d.data.records import Position
 
 TOLERANCE = 10.0  # mm, between the distances
 SHARE = 0.1  # of the breast's depth, where the spacing of pixels is not known

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mm3d.metrics.hits import FloatArray, IntArray, iou
+from mm3d.evaluate.metrics.hits import FloatArray, IntArray, iou
 
 
 def suppress(boxes: FloatArray, scores: FloatArray, limit: float) -> IntArray:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm3d.errors import InputError
-from mm3d.inputs import modality_of
+from mm3d.data.inputs import modality_of
+from mm3d.data.records import Modality
 from mm3d.model.weights import WeightsHeader
-from mm3d.records import Modality
+from mm3d.shared.errors import InputError
 
 DEFAULT = 0.5  # where nobody says: not a chosen point, and every output says so
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm3d.errors import InputError
 from mm3d.predict.archive import Exam
 from mm3d.predict.exam import RECORD, VERSION, Method
+from mm3d.shared.errors import InputError
 
 RESULTS = ("predictions.json", "predictions.csv", "report.html", "sr/measurements.dcm", "sr/cad.dcm", RECORD)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.batches import prepared_breasts
-from mm3d.console import progress, say
-from mm3d.inputs import Histogram, InputName, modality_of
+from mm3d.data.batches import prepared_breasts
+from mm3d.data.inputs import Histogram, InputName, modality_of
 from mm3d.model import weights
 from mm3d.model.config import EngineName
+from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.predict.detect import PredictSettings, load_model, predict_breast
 from mm3d.predict.suspicion import project
-from mm3d.predictions import Predictions, write_dbtex, write_json
+from mm3d.shared.console import progress, say
 
 
 def predict_prepared(

@@ -8,16 +8,16 @@ from typing import cast
 
 import numpy as np
 
-from mm3d.batches import PreparedBreast
-from mm3d.dicom.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView, UnreadView
+from mm3d.data.batches import PreparedBreast
+from mm3d.data.prepare.geometry import Box, Geometry
+from mm3d.data.prepare.prepared import PreparedView
+from mm3d.data.prepare.source import files_of
+from mm3d.data.records import Laterality
+from mm3d.output.predictions import BreastPrediction, Proposal, ViewPrediction
+from mm3d.output.report.exam import ShownExam, ShownFinding, ShownView
+from mm3d.output.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView, UnreadView
 from mm3d.predict.archive import Unreadable
 from mm3d.predict.lesions import Placed, depth, pair
-from mm3d.predictions import BreastPrediction, Proposal, ViewPrediction
-from mm3d.prepare.geometry import Box, Geometry
-from mm3d.prepare.prepared import PreparedView
-from mm3d.prepare.source import files_of
-from mm3d.records import Laterality
-from mm3d.report.exam import ShownExam, ShownFinding, ShownView
 
 
 @dataclass(frozen=True)

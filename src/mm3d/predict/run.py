@@ -17,13 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from mm3d.config import from_dict
-from mm3d.console import progress, say
-from mm3d.errors import InputError, unexpected
-from mm3d.files import clear_half_made, half_made, replacing
-from mm3d.inputs import InputName, modality_of
+from mm3d.data.inputs import InputName, modality_of
+from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.model import weights
 from mm3d.model.config import EngineName
+from mm3d.output.predictions import read_json
 from mm3d.predict import operating_point
 from mm3d.predict.archive import Archive, Exam, hide, read_archive
 from mm3d.predict.detect import PredictSettings, load_model
@@ -31,9 +29,11 @@ from mm3d.predict.exam import RECORD, VERSION, Method, predict_exam, write_failu
 from mm3d.predict.output import clear_results, is_finished, open_folder, place, read_record
 from mm3d.predict.prepared import predict_prepared
 from mm3d.predict.results import Found
-from mm3d.predictions import read_json
-from mm3d.prepare.settings import PrepareSettings
-from mm3d.workers import worker_count
+from mm3d.shared.config import from_dict
+from mm3d.shared.console import progress, say
+from mm3d.shared.errors import InputError, unexpected
+from mm3d.shared.files import clear_half_made, half_made, replacing
+from mm3d.shared.workers import worker_count
 
 
 @dataclass(frozen=True)

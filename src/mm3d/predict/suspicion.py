@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mm3d.batches import PreparedBreast, pixels_of
-from mm3d.files import replacing
-from mm3d.inputs import suspicion_projection
+from mm3d.data.batches import PreparedBreast, pixels_of
+from mm3d.data.inputs import suspicion_projection
+from mm3d.data.prepare.prepared import PreparedView
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.predict.detect import Found, find_in
-from mm3d.prepare.prepared import PreparedView
+from mm3d.shared.files import replacing
 
 
 def suspicion_map(found: Found, shape: tuple[int, ...]) -> NDArray[np.float32]:

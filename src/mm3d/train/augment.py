@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from mm3d.inputs import Image
+from mm3d.data.inputs import Image
 from mm3d.train.config import AugmentConfig
 
 FloatArray = NDArray[np.float64]

@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mm3d.config import check, from_dict, to_dict
-from mm3d.errors import InputError
-from mm3d.files import clear_half_made
 from mm3d.model.weights import save_tensors
+from mm3d.shared.config import check, from_dict, to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import clear_half_made
 from mm3d.train.optimiser import Average
 
 HEADER = "mm3d-training"

@@ -5,12 +5,12 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from mm3d.batches import PreparedBreast, prepared_breasts, training_histogram
-from mm3d.errors import InputError
+from mm3d.data.batches import PreparedBreast, prepared_breasts, training_histogram
+from mm3d.data.inputs import Histogram, modality_of
 from mm3d.evaluate.truth import read_truth
-from mm3d.inputs import Histogram, modality_of
 from mm3d.model.weights import find, read_header
 from mm3d.predict.suspicion import project
+from mm3d.shared.errors import InputError
 from mm3d.train.config import DENSE, RANDOM, CohortConfig, TrainConfig
 from mm3d.train.data import TrainingBreast, choose
 from mm3d.train.validate import ValidationCohort

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mm3d.config import check, from_dict, to_dict
-from mm3d.errors import InputError
-from mm3d.inputs import InputName
+from mm3d.data.inputs import InputName
 from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
 from mm3d.model.losses import LossWeights
 from mm3d.model.weights import find, read_header
+from mm3d.shared.config import check, from_dict, to_dict
+from mm3d.shared.errors import InputError
 
 SHIPPED = Path(__file__).parent.parent / "configs"
 RANDOM, DENSE = "random", "dense"  # values of `start` that are not paths

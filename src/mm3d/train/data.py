@@ -15,13 +15,13 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mm3d.batches import PreparedBreast, pixels_of, read_image, stack
-from mm3d.errors import InputError
-from mm3d.inputs import Histogram, Image, InputName, deepened, deepened_slice, draw_slice, grey
+from mm3d.data.batches import PreparedBreast, pixels_of, read_image, stack
+from mm3d.data.inputs import Histogram, Image, InputName, deepened, deepened_slice, draw_slice, grey
+from mm3d.data.prepare.prepared import PreparedView, to_model
+from mm3d.data.records import Finding
 from mm3d.model.detector import Breasts
 from mm3d.model.losses import Targets
-from mm3d.prepare.prepared import PreparedView, to_model
-from mm3d.records import Finding
+from mm3d.shared.errors import InputError
 from mm3d.train.augment import Change, change_boxes, change_image, clip_boxes, draw_changes
 from mm3d.train.config import AugmentConfig, DataConfig
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mm3d.batches import PreparedBreast, read_image
-from mm3d.inputs import Histogram, InputName
+from mm3d.data.batches import PreparedBreast, read_image
+from mm3d.data.inputs import Histogram, InputName
 from mm3d.model.detector import Detector
 from mm3d.model.losses import share_of_ranks
 from mm3d.model.roi_align import STRIDES

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from mm3d.errors import InputError
-from mm3d.files import replacing
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
 
 LOG, CURVES = "log.jsonl", "curves.png"
 

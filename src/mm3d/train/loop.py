@@ -15,8 +15,8 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import nn
 
-from mm3d.errors import InputError
 from mm3d.model.weights import save_tensors
+from mm3d.shared.errors import InputError
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
 from mm3d.train.config import AugmentConfig, DataConfig, LoopConfig, OptimiserConfig

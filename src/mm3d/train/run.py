@@ -21,12 +21,12 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.config import difference, to_dict
-from mm3d.errors import InputError
-from mm3d.files import clear_half_made, replacing
+from mm3d.data.prepare.prepared import read_notes
 from mm3d.model import weights
 from mm3d.model.detector import Detector
-from mm3d.prepare.prepared import read_notes
+from mm3d.shared.config import difference, to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import clear_half_made, replacing
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
 from mm3d.train.cohorts import read_training, read_validation, suspicion_of

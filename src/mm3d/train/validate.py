@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from mm3d.batches import PreparedBreast
+from mm3d.data.batches import PreparedBreast
+from mm3d.data.inputs import Histogram, InputName, modality_of
 from mm3d.evaluate.joined import highest_proposals, join
 from mm3d.evaluate.judge import detections, judge, scored_breasts
+from mm3d.evaluate.metrics.froc import Detections, recall_at
+from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth
-from mm3d.inputs import Histogram, InputName, modality_of
-from mm3d.metrics.froc import Detections, recall_at
-from mm3d.metrics.roc import delong
 from mm3d.model.detector import Detector
+from mm3d.output.predictions import BreastPrediction, Predictions, read_json, write_json
 from mm3d.predict.detect import predict_breast
-from mm3d.predictions import BreastPrediction, Predictions, read_json, write_json
 from mm3d.train.dense import DenseLearner, highest_of
 
 # What a validation says; NaN where it cannot be told. The order is fixed, because ranks exchange the bare numbers.

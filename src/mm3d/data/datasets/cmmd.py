@@ -1,0 +1,85 @@
+"""CMMD, the Chinese Mammography Database: labels of breasts by biopsy, no boxes.
+
+The clinical table has a row for a breast with a finding, malignant or benign. Which view a file shows is only in its
+DICOM header. Many patients have images of the other breast, too; nothing is known of it, so these are left out.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from mm3d.data.datasets.assemble import Entry, assemble, counted, read_rows
+from mm3d.data.dicom.header import read_dataset, which_view
+from mm3d.data.records import Cohort, Label, Problem, View
+from mm3d.shared.errors import InputError
+
+COLUMNS = ("ID1", "LeftRight", "abnormality", "classification", "subtype")
+LABELS: dict[str, Label] = {"Malignant": "malignant", "Benign": "benign"}
+TAGS = ["ViewCodeSequence", "ViewPosition", "ImageLaterality", "Laterality", "Manufacturer"]
+
+
+def read(folder: Path) -> Cohort:
+    breasts, problems = read_table(folder)
+    patients = {patient for patient, _ in breasts}
+    entries, left_out, found = [], Counter[str](), Counter[str]()
+    for file in sorted(folder.rglob("*.dcm")):
+        patient = next((part for part in file.relative_to(folder).parts if part in patients), None)
+        if patient is None:
+            left_out["of patients who are not in the table"] += 1
+            continue
+        try:
+            header = read_dataset(file, TAGS)
+        except InputError as error:
+            problems.append(Problem(patient, str(error)))
+            continue
+        side, position = which_view(header)
+        if side is None or position is None:
+            problems.append(Problem(patient, f"The header of {file} does not tell a side and CC or MLO."))
+            continue
+        row = breasts.get((patient, side))
+        if row is None:
+            left_out["of breasts that are not in the table"] += 1
+            continue
+        name = f"{patient}_{side}_{position}"
+        found[name] += 1
+        if found[name] > 1:  # a repeated exposure
+            name += f"_{found[name]}"
+        view = View(name, side, position, "FFDM", (file,), None)
+        attributes = {
+            "abnormality": row["abnormality"],
+            "subtype": row["subtype"],
+            "vendor": str(header.get("Manufacturer") or ""),
+        }
+        entries.append(Entry(patient, "1", view, LABELS[row["classification"]], attributes=attributes))
+    imaged = {(entry.patient, entry.view.laterality) for entry in entries}
+    problems += [Problem(" ".join(key), "There is no usable image of this breast.") for key in breasts.keys() - imaged]
+    notes = ["There are no boxes: no view is annotated.", *counted(left_out)]
+    return assemble("CMMD", entries, sorted(problems, key=lambda problem: problem.subject), notes)
+
+
+def read_table(folder: Path) -> tuple[dict[tuple[str, str], dict[str, str]], list[Problem]]:
+    """The clinical row of each breast by patient and side; needs no images."""
+    breasts: dict[tuple[str, str], dict[str, str]] = {}
+    problems, twice = [], set()
+    for row in _rows(folder):
+        key = row["ID1"], row["LeftRight"]
+        if row["LeftRight"] not in ("L", "R") or row["classification"] not in LABELS:
+            reason = f"Its row ({row['LeftRight']!r}, {row['classification']!r}) has a side or class that is not known."
+            problems.append(Problem(" ".join(key), reason))
+        elif breasts.setdefault(key, row)["classification"] != row["classification"]:
+            twice.add(key)
+    for key in sorted(twice):
+        del breasts[key]
+        problems.append(Problem(" ".join(key), "One row says benign and another malignant."))
+    return breasts, problems
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    for path in sorted(folder.rglob("*CMMD*.csv")):
+        try:
+            return read_rows(path, COLUMNS)
+        except InputError:  # another table, such as the downloader's list of series
+            continue
+    sheet = next(iter(sorted(folder.rglob("*CMMD*.xlsx"))), None)
+    if sheet is not None:
+        raise InputError(f"{sheet} is a spreadsheet; open it and save it as CSV in UTF-8 next to it.")
+    raise InputError(f"{folder} has no CMMD_clinicaldata_revision.csv; give the folder of the download.")

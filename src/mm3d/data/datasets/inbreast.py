@@ -1,0 +1,88 @@
+"""INbreast: 410 mammograms of 115 exams, with outlines of the findings in property lists.
+
+Malignant means BI-RADS 4 to 6, benign 2 or 3, negative 1. An outline on a malignant image is malignant if its name is
+that of a lesion. Single calcifications are marked by one or two points: they have no extent, so there is no box for
+them. An image without an XML file is annotated as having no finding.
+"""
+
+import plistlib
+import re
+from pathlib import Path
+from xml.parsers.expat import ExpatError
+
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.data.records import Cohort, Finding, Label, Problem, View
+from mm3d.shared.errors import InputError
+
+COLUMNS = ("Patient ID", "Laterality", "View", "Acquisition date", "File Name", "ACR", "Bi-Rads")
+LESIONS = {
+    "mass", "calcification", "calcifications", "cluster", "distortion", "asymmetry", "spiculated region",
+    "assymetry", "espiculated region",  # as some files spell them
+}  # fmt: skip
+
+
+def read(folder: Path) -> Cohort:
+    rows = read_rows(find_one(folder, "INbreast.csv"), COLUMNS, delimiter=";")
+    images = {path.name.split("_")[0]: path for path in sorted(folder.rglob("AllDICOMs/*.dcm"))}
+    outlines = {path.stem: path for path in folder.rglob("AllXML/*.xml")}
+    if not outlines:  # else every image would pass for free of findings
+        raise InputError(f"{folder} has no AllXML with XML files; they are part of the dataset's download.")
+    entries, problems = [], []
+    for row in rows:
+        number = row["File Name"].removesuffix(".dcm")
+        side, position = SIDES.get(row["Laterality"]), POSITIONS.get(row["View"])
+        label = _label(row["Bi-Rads"])
+        if side is None or position is None or label is None:
+            code = f"{row['Laterality']}, {row['View']}, {row['Bi-Rads']}"
+            problems.append(Problem(number, f"Its row ({code}) has a side, view or BI-RADS that is not known."))
+            continue
+        if number not in images:
+            problems.append(Problem(number, "Its file in AllDICOMs is missing."))
+            continue
+        parts = images[number].stem.split("_")  # number, hash of the patient, MG, side, CC or ML, ANON
+        if len(parts) < 5 or parts[3] != side or not position.startswith(parts[4]):
+            problems.append(
+                Problem(number, f"The table says {side} {position}, but its file is {images[number].name}.")
+            )
+            continue
+        findings: tuple[Finding, ...] | None = ()
+        if number in outlines:
+            try:
+                findings = _findings(outlines[number], label)
+            except (ExpatError, LookupError, TypeError, ValueError) as error:
+                findings = None
+                reason = f"{outlines[number].name} cannot be read ({error!r}), it counts as not annotated."
+                problems.append(Problem(number, reason))
+        patient = parts[1] if row["Patient ID"] in ("", "removed") else row["Patient ID"]
+        view = View(number, side, position, "FFDM", (images[number],), findings)
+        attributes = {"birads": row["Bi-Rads"], "density": row["ACR"]}
+        entries.append(Entry(patient, row["Acquisition date"], view, label, attributes=attributes))
+    return assemble("INbreast", entries, problems, ["Malignant means BI-RADS 4 to 6."])
+
+
+def _label(birads: str) -> Label | None:
+    match = re.fullmatch(r"([1-6])[abc]?", birads.lower())
+    if match is None:
+        return None
+    return "negative" if match[1] == "1" else "benign" if match[1] in "23" else "malignant"
+
+
+def _findings(path: Path, label: Label) -> tuple[Finding, ...] | None:
+    """The outlines with an extent, as boxes; None for a malignant image on which there are only points."""
+    with path.open("rb") as file:
+        rois = [roi for image in plistlib.load(file)["Images"] for roi in image["ROIs"]]
+    findings, points_only = [], False
+    for roi in rois:
+        kind = str(roi.get("Name", ""))
+        if kind.lower().startswith("pectoral"):
+            continue
+        points = [tuple(map(float, point.strip("() ").split(","))) for point in roi["Point_px"]]
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        if len(points) < 3 or min(xs) == max(xs) or min(ys) == max(ys):
+            points_only = True
+            continue
+        malignant = label == "malignant" and kind.strip().lower() in LESIONS
+        findings.append(Finding((min(xs), min(ys), max(xs), max(ys)), malignant, kind=kind))
+    if label == "malignant" and points_only and not findings:
+        return None
+    return tuple(findings)

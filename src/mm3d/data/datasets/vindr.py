@@ -1,0 +1,79 @@
+"""VinDr-Mammo: 5,000 exams of four views, read twice, with a box for each finding.
+
+There is no pathology. A breast, or a finding, is called malignant at BI-RADS 4 or 5 and benign at 2 or 3; a breast of
+BI-RADS 1 is negative. Every view was searched for findings, so a view of `['No Finding']` is annotated as having none.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.data.records import Cohort, Finding, Label, Problem, View
+from mm3d.shared.errors import InputError
+
+IMAGES = "breast-level_annotations.csv"
+IMAGE_COLUMNS = (
+    "study_id", "image_id", "laterality", "view_position", "height", "width", "breast_birads", "breast_density",
+    "split",
+)  # fmt: skip
+FINDING_COLUMNS = ("image_id", "finding_categories", "finding_birads", "xmin", "ymin", "xmax", "ymax")
+LABELS: dict[int, Label] = {1: "negative", 2: "benign", 3: "benign", 4: "malignant", 5: "malignant"}
+SPLITS = {"training": "train", "test": "test"}
+
+
+def read(folder: Path) -> Cohort:
+    root = find_one(folder, IMAGES).parent
+    marks: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for mark in read_rows(root / "finding_annotations.csv", FINDING_COLUMNS):
+        marks[mark["image_id"]].append(mark)
+    entries, problems = [], []
+    for row in read_rows(root / IMAGES, IMAGE_COLUMNS):
+        name, study = row["image_id"], row["study_id"]
+        side, position = SIDES.get(row["laterality"]), POSITIONS.get(row["view_position"])
+        birads, split = _birads(row["breast_birads"]), SPLITS.get(row["split"])
+        if side is None or position is None or birads is None or split is None:
+            code = ", ".join(row[key] for key in ("laterality", "view_position", "breast_birads", "split"))
+            problems.append(Problem(name, f"Its row ({code}) has a side, view, BI-RADS or split that is not known."))
+            continue
+        files = [root / "images" / study / f"{name}{suffix}" for suffix in (".dicom", ".dcm")]
+        file = next((path for path in files if path.is_file()), None)
+        if file is None:
+            problems.append(Problem(name, f"Its file {files[0]} is missing."))
+            continue
+        findings: tuple[Finding, ...] | None = None
+        try:
+            findings = _findings(marks[name], birads, float(row["width"]), float(row["height"]))
+        except (InputError, SyntaxError, ValueError) as error:
+            problems.append(Problem(name, f"Its findings are left out, it counts as not annotated: {error}."))
+        view = View(name, side, position, "FFDM", (file,), findings)
+        attributes = {"birads": str(birads), "density": row["breast_density"].removeprefix("DENSITY ")}
+        entries.append(Entry(study, study, view, LABELS[birads], split, attributes))
+    return assemble("VinDr-Mammo", entries, problems, ["Malignant means BI-RADS 4 or 5: there is no pathology."])
+
+
+def _birads(text: str) -> int | None:
+    match = re.fullmatch(r"BI-RADS ([1-5])", text)
+    return int(match[1]) if match else None
+
+
+def _findings(marks: list[dict[str, str]], breast: int, width: float, height: float) -> tuple[Finding, ...]:
+    """The findings of one view; one without a BI-RADS of its own takes the breast's."""
+    if not marks:
+        raise InputError("finding_annotations.csv has no row for it")
+    findings = []
+    for mark in marks:
+        categories = ast.literal_eval(mark["finding_categories"])
+        if categories == ["No Finding"]:
+            if len(marks) > 1:
+                raise InputError("it has 'No Finding' next to other rows")
+            return ()
+        birads = _birads(mark["finding_birads"]) if mark["finding_birads"] else breast
+        if birads is None:
+            raise InputError(f"{mark['finding_birads']!r} is not known")
+        x1, y1, x2, y2 = (float(mark[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
+        # Some boxes reach a fraction of a pixel over the border.
+        box = (max(x1, 0.0), max(y1, 0.0), min(x2, width), min(y2, height))
+        findings.append(Finding(box, LABELS[birads] == "malignant", kind=", ".join(categories)))
+    return tuple(findings)

@@ -1,0 +1,140 @@
+"""Pixels of one frame at a time: a volume is never in memory as a whole."""
+
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom import dcmread
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.uid import UID
+
+from mm3d.data.dicom.header import COMPRESSED, NATIVE, Header
+from mm3d.shared.errors import InputError
+
+ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
+# Which decoder of pydicom's takes which compression; the fastest that was measured first.
+PLUGINS = {
+    "RLE": "pydicom",
+    "JPEG baseline": "pillow",
+    "JPEG lossless": "gdcm",
+    "JPEG-LS": "pyjpegls",
+    "JPEG 2000": "pylibjpeg",
+    "HTJ2K": "pylibjpeg",
+}
+
+
+class FrameReader:
+    """An open file: its header is parsed once, its frames are read when they are asked for. Use it with `with`."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.file = header.path.open("rb")
+        try:
+            dataset = dcmread(self.file, stop_before_pixels=True, defer_size=1_000_000)
+            self.start, self.length = _pixel_data(self.file, header.path, implicit=bool(dataset.original_encoding[0]))
+            self.offsets = None
+            if "ExtendedOffsetTable" in dataset:
+                self.offsets = (dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths)
+        except Exception:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> "FrameReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def read(self, number: int) -> NDArray[np.integer]:
+        """Frame `number` of the file, (rows, columns), as stored."""
+        try:
+            if self.header.transfer_syntax in NATIVE:
+                return self._native(number)
+            return _decode(self.header, self._encoded(number))
+        except InputError:
+            raise
+        except Exception as error:  # decoders fail in any way they like; which, is of no use to the user
+            raise InputError(
+                f"{self.header.path}: frame {number + 1} of {self.header.frames} cannot be decoded; "
+                "the file is damaged: copy or export it again."
+            ) from error
+
+    def _native(self, number: int) -> NDArray[np.integer]:
+        header = self.header
+        kind = np.dtype(f"<{'i' if header.signed else 'u'}{header.bits_allocated // 8}")
+        count = header.rows * header.columns
+        end = (number + 1) * count * kind.itemsize
+        self.file.seek(self.start + end - count * kind.itemsize)
+        values = np.fromfile(self.file, dtype=kind, count=count if end <= self.length else 0)
+        if len(values) < count:
+            raise InputError(f"{header.path} is cut off at frame {number + 1} of {header.frames}; copy it again.")
+        return values.reshape(header.rows, header.columns)
+
+    def _encoded(self, number: int) -> bytes:
+        if self.length != ENCAPSULATED:
+            raise InputError(f"{self.header.path} says it is compressed and is not; export it again.")
+        self.file.seek(self.start)
+        return get_frame(self.file, number, number_of_frames=self.header.frames, extended_offsets=self.offsets)
+
+
+def _pixel_data(file: BinaryIO, path: Path, implicit: bool) -> tuple[int, int]:
+    """Where the value of the pixel data begins in a file read up to it, and its length."""
+    head = file.read(8 if implicit else 12)
+    if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
+        raise InputError(f"{path} has no pixel data; export it again.")
+    return file.tell(), struct.unpack("<I", head[-4:])[0]
+
+
+def _decode(header: Header, encoded: bytes) -> NDArray[np.integer]:
+    compression = COMPRESSED[header.transfer_syntax]
+    _check_codestream(header, encoded, compression)
+    frame = Dataset()
+    frame.file_meta = FileMetaDataset()
+    frame.file_meta.TransferSyntaxUID = UID(header.transfer_syntax)
+    frame.Rows, frame.Columns, frame.NumberOfFrames, frame.SamplesPerPixel = header.rows, header.columns, 1, 1
+    frame.PhotometricInterpretation = "MONOCHROME2"
+    frame.PixelRepresentation = int(header.signed)
+    frame.BitsAllocated = header.bits_allocated
+    frame.BitsStored = header.bits_stored  # a JPEG 2000 codestream may have more, and counts
+    frame.HighBit = frame.BitsStored - 1
+    frame.PixelData = encapsulate([encoded])
+    values, _ = get_decoder(header.transfer_syntax).as_array(frame, raw=True, decoding_plugin=PLUGINS[compression])
+    if values.shape != (header.rows, header.columns):
+        raise InputError(f"{header.path} holds a frame of another size than it says; export it again.")
+    return values
+
+
+def _check_codestream(header: Header, encoded: bytes, compression: str) -> None:
+    """Compare the size inside the compressed data with the header's before a decoder makes room for it."""
+    size = None
+    if compression in ("JPEG 2000", "HTJ2K"):
+        at = encoded.find(b"\xff\x4f\xff\x51")
+        if at >= 0 and len(encoded) >= at + 24:
+            right, bottom, left, top = struct.unpack(">IIII", encoded[at + 8 : at + 24])
+            size = (bottom - top, right - left)
+    elif compression.startswith("JPEG"):
+        size = _jpeg_size(encoded)
+    else:
+        return  # RLE has no size of its own; its decoder fills what the header says
+    if size is None:
+        raise InputError(f"{header.path} holds a frame that is not {compression}; export it again.")
+    if size != (header.rows, header.columns):
+        raise InputError(
+            f"{header.path} says its frames are {header.rows} x {header.columns} and holds one of "
+            f"{size[0]} x {size[1]}; export it again."
+        )
+
+
+def _jpeg_size(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width in the frame header of a JPEG or JPEG-LS stream."""
+    at = 2
+    while encoded[:2] == b"\xff\xd8" and at + 9 <= len(encoded) and encoded[at] == 0xFF:
+        marker = encoded[at + 1]
+        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+            return struct.unpack(">HH", encoded[at + 5 : at + 9])
+        at += 2 + struct.unpack(">H", encoded[at + 2 : at + 4])[0]
+    return None

@@ -1,0 +1,319 @@
+"""What a DICOM file says of itself: which view of which breast, how its frames lie, whether it can be read at all.
+
+Nothing here is believed: sizes are checked against limits and against the file before anything is decoded.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import pydicom
+from pydicom.dataset import Dataset
+from pydicom.errors import InvalidDicomError
+
+from mm3d.data.dicom.window import LookupTable, Window, display_of
+from mm3d.data.records import Laterality, Position
+from mm3d.shared.errors import InputError
+
+TOMOSYNTHESIS = "1.2.840.10008.5.1.4.1.1.13.1.3"
+MAMMOGRAPHY = ("1.2.840.10008.5.1.4.1.1.1.2", "1.2.840.10008.5.1.4.1.1.1.2.1")  # for presentation, for processing
+# A tomosynthesis slice may also come as a CT or a Secondary Capture object of its own.
+SLICES = ("1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.7")
+SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+
+NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
+COMPRESSED = {
+    "1.2.840.10008.1.2.5": "RLE",
+    "1.2.840.10008.1.2.4.50": "JPEG baseline",
+    "1.2.840.10008.1.2.4.57": "JPEG lossless",
+    "1.2.840.10008.1.2.4.70": "JPEG lossless",
+    "1.2.840.10008.1.2.4.80": "JPEG-LS",
+    "1.2.840.10008.1.2.4.81": "JPEG-LS",
+    "1.2.840.10008.1.2.4.90": "JPEG 2000",
+    "1.2.840.10008.1.2.4.91": "JPEG 2000",
+    "1.2.840.10008.1.2.4.201": "HTJ2K",
+    "1.2.840.10008.1.2.4.202": "HTJ2K",
+    "1.2.840.10008.1.2.4.203": "HTJ2K",
+}
+JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
+
+# Larger than any detector or volume there is; more is an error or an attack.
+MAX_SIDE, MAX_FRAMES = 10_000, 1_000
+MAX_RATIO = 3_000  # pixels' bytes per byte of file; real volumes stay below 300
+
+VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
+# Of an intervention: through a stereotactic device, or of tissue that was taken out (SCT, and SRT in older files).
+INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
+SPECIMEN_CODES = ("127457009", "G-8310")
+VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
+TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
+
+
+class OtherKindError(InputError):
+    """The file is no mammography; nothing is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """One DICOM file that holds a mammogram, a tomosynthesis volume or a slice of one."""
+
+    path: Path
+    kind: Literal["volume", "mammogram", "slice"]
+    rows: int
+    columns: int
+    frame_order: tuple[int, ...]  # frames of the file in the order of their positions
+    transfer_syntax: str
+    bits_allocated: int
+    bits_stored: int
+    signed: bool
+    inverted: bool  # MONOCHROME1: large values are dark
+    slope: float
+    intercept: float
+    display: Window | LookupTable | None
+    laterality: Laterality | None
+    position: Position | None
+    for_processing: bool
+    intervention: bool  # a stereotactic image or a specimen: whatever view it claims, no detector was made for it
+    pixel_spacing: float | None  # mm
+    slice_spacing: float | None  # mm
+    vendor: str
+    patient: str  # a code for the patient, from which nobody reads who it is
+    study: str
+    series: str
+    instance: str  # SOPInstanceUID, the same in every copy of the file
+    along: float  # place among the slices of a series
+
+    @property
+    def frames(self) -> int:
+        return len(self.frame_order)
+
+
+def slices_of(headers: Sequence[Header]) -> tuple[tuple[int, int], ...]:
+    """(file, frame in it) of every slice of a view, from its file or its files in the order of their slices."""
+    return tuple((file, number) for file, header in enumerate(headers) for number in header.frame_order)
+
+
+def read_header(path: Path) -> Header:
+    """Read and check a header. Every file that cannot be used is refused with one sentence that names it."""
+    dataset = read_dataset(path)
+    try:
+        return _header(path, dataset)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged header fails in any way it likes; which, is of no use to the user
+        raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
+
+
+def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
+    """Everything in front of the pixels, or only some tags, which is faster."""
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give DICOM files.")
+    try:
+        return pydicom.dcmread(
+            path, stop_before_pixels=True, defer_size=1_000_000, specific_tags=None if tags is None else list(tags)
+        )
+    except InvalidDicomError as error:
+        if path.suffix.lower() == ".dcm":  # what is named so was an image once
+            what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
+            raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
+        raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
+    except Exception as error:  # as above
+        raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
+
+
+def _header(path: Path, dataset: Dataset) -> Header:
+    kind = _kind(path, dataset)
+    syntax = _transfer_syntax(path, dataset)
+    rows, columns, frames = _sizes(path, dataset)
+    laterality, position = which_view(dataset)
+    positions = _frame_positions(dataset, frames)
+    allocated = int(dataset.BitsAllocated)
+    if allocated not in (8, 16):
+        raise InputError(f"{path} has {allocated} bits per pixel; export it with 8 or 16.")
+    if int(dataset.get("SamplesPerPixel", 1)) != 1:
+        raise InputError(f"{path} is a colour image; export the grey image.")
+    return Header(
+        path=path,
+        kind=kind,
+        rows=rows,
+        columns=columns,
+        frame_order=_order(positions),
+        transfer_syntax=syntax,
+        bits_allocated=allocated,
+        bits_stored=int(dataset.BitsStored),
+        signed=int(dataset.get("PixelRepresentation", 0)) == 1,
+        inverted=str(dataset.get("PhotometricInterpretation", "")).strip() == "MONOCHROME1",
+        slope=float(dataset.get("RescaleSlope", 1) or 1),
+        intercept=float(dataset.get("RescaleIntercept", 0) or 0),
+        display=display_of(functional_group(dataset, "FrameVOILUTSequence")) or display_of(dataset),
+        laterality=laterality,
+        position=position,
+        for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
+        intervention=_is_intervention(dataset),
+        pixel_spacing=_spacing(dataset),
+        slice_spacing=_slice_spacing(dataset),
+        vendor=str(dataset.get("Manufacturer", "")).strip(),
+        patient=_patient_code(dataset),
+        study=str(dataset.get("StudyInstanceUID", "")),
+        series=str(dataset.get("SeriesInstanceUID", "")),
+        instance=str(dataset.get("SOPInstanceUID", "")),
+        along=positions[0] if kind == "slice" and frames else 0.0,
+    )
+
+
+def _patient_code(dataset: Dataset) -> str:
+    """One code for all exams of a patient, so that they stay in one split; the study's, where there is no number."""
+    known = [str(dataset.get(name, "")) for name in ("PatientID", "IssuerOfPatientID", "PatientBirthDate")]
+    source = "|".join(known) if known[0].strip() else str(dataset.get("StudyInstanceUID", ""))
+    return hashlib.sha256(source.encode()).hexdigest()[:10]
+
+
+def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice"]:
+    sop_class = str(dataset.get("SOPClassUID", ""))
+    modality = str(dataset.get("Modality", "")).upper()
+    vendor = str(dataset.get("Manufacturer", "")).upper()
+    if (
+        sop_class == SECONDARY_CAPTURE
+        and "HOLOGIC" in vendor
+        and any(element.tag.group == 0x7E01 for element in dataset)
+    ):
+        raise InputError(
+            f"{path} is a Hologic SCO object, whose slices only Hologic's software can read: "
+            'export the exam as "BTO" (Breast Tomosynthesis).'
+        )
+    if sop_class == TOMOSYNTHESIS:
+        return "volume"
+    if sop_class in MAMMOGRAPHY:
+        return "mammogram"
+    if sop_class in SLICES and (modality == "MG" or _is_tomosynthesis(dataset)):
+        return "slice"
+    if not sop_class or not modality:  # every image and report has both
+        raise InputError(f"{path} does not say what it is: it is cut off, or no image; copy it again.")
+    raise OtherKindError(f"{path} is not mammography (modality {modality}); leave it out.")
+
+
+def _is_tomosynthesis(dataset: Dataset) -> bool:
+    words = [str(word).upper() for word in dataset.get("ImageType") or ()]
+    return "TOMO" in words or "BREAST" in str(dataset.get("BodyPartExamined", "")).upper()
+
+
+def _is_intervention(dataset: Dataset) -> bool:
+    """By the words of its type, and by its view and what modifies that."""
+    views = list(dataset.get("ViewCodeSequence") or ())
+    modifiers = [
+        item for whose in (dataset, *views) for item in whose.get("ViewModifierCodeSequence") or ()
+    ]  # inside the view, or, in older files, beside it
+    words = [str(word) for word in dataset.get("ImageType") or ()]
+    words += [str(item.get("CodeMeaning", "")) for item in (*views, *modifiers)]
+    coded = any(str(item.get("CodeValue", "")).strip() in SPECIMEN_CODES for item in (*views, *modifiers))
+    return coded or any(INTERVENTION.search(word.upper()) for word in words)
+
+
+def _transfer_syntax(path: Path, dataset: Dataset) -> str:
+    syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
+    if syntax == JPEG_EXTENDED:
+        raise InputError(
+            f"{path} is compressed as JPEG extended (12 bit), which no decoder reads: export it as JPEG 2000."
+        )
+    if syntax not in NATIVE and syntax not in COMPRESSED:
+        raise InputError(f"{path} has the transfer syntax {syntax or 'unknown'}; export it as JPEG 2000 lossless.")
+    return syntax
+
+
+def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
+    rows, columns = int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)
+    frames = int(dataset.get("NumberOfFrames") or 1)
+    if "Rows" not in dataset or "Columns" not in dataset:
+        raise InputError(f"{path} is cut off in its header, or has no image; copy it again.")
+    if not (0 < rows <= MAX_SIDE and 0 < columns <= MAX_SIDE and 0 < frames <= MAX_FRAMES):
+        raise InputError(
+            f"{path} claims {frames} frames of {rows} x {columns} pixels, which no device makes; export it again."
+        )
+    size = path.stat().st_size
+    needed = rows * columns * frames * int(dataset.BitsAllocated) // 8
+    if needed > MAX_RATIO * size:
+        raise InputError(
+            f"{path} claims {needed / 1e6:.0f} MB of pixels in a file of {size / 1e3:.0f} kB; export it again."
+        )
+    if str(dataset.file_meta.TransferSyntaxUID) in NATIVE and needed > size:
+        raise InputError(f"{path} is cut off: it claims {needed} bytes of pixels and has {size} in all; copy it again.")
+    return rows, columns, frames
+
+
+def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
+    """Side and view from all the places they hide in, the most specific first."""
+    frame_side = functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality")
+    sides = [frame_side, dataset.get("ImageLaterality"), dataset.get("Laterality")]
+    views: list[str | None] = [
+        VIEW_CODES.get(str(item.get("CodeValue", "")).strip()) for item in dataset.get("ViewCodeSequence") or ()
+    ]
+    views.append(str(dataset.get("ViewPosition") or "").strip().upper())
+    for name in TEXTS:
+        for side, view in VIEW_IN_TEXT.findall(str(dataset.get(name) or "").upper()):
+            sides.append(side)
+            views.append(view)
+    laterality = next((str(side).strip().upper() for side in sides if str(side).strip().upper() in ("L", "R")), None)
+    position = next((view for view in views if view in ("CC", "MLO")), None)
+    return cast(Laterality | None, laterality), cast(Position | None, position)
+
+
+def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
+    """Where each frame lies along the normal of the slices; its number where the file does not say."""
+    groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
+    items: Iterable[Dataset] = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
+    points = [item.get("ImagePositionPatient") for item in items]
+    if len(points) != frames or any(point is None or len(point) != 3 for point in points):
+        number = dataset.get("SliceLocation", dataset.get("InstanceNumber"))
+        return [float(number or 0)] if frames == 1 else [float(i) for i in range(frames)]
+    places = np.array([[float(x) for x in point] for point in points])
+    orientation = functional_group(dataset, "PlaneOrientationSequence").get("ImageOrientationPatient")
+    orientation = orientation or dataset.get("ImageOrientationPatient")
+    if orientation is not None and len(orientation) == 6:
+        axes = np.array([float(x) for x in orientation]).reshape(2, 3)
+        normal = np.cross(axes[0], axes[1])
+    elif frames > 1:
+        normal = np.eye(3)[np.ptp(places, axis=0).argmax()]
+    else:
+        normal = np.eye(3)[2]  # one slice does not show along which axis its series goes; z is the usual one
+    return (places @ normal).tolist()
+
+
+def _order(positions: list[float]) -> tuple[int, ...]:
+    """The file's own order if it goes steadily up or down, because annotations count in it; otherwise by position."""
+    steps = np.diff(positions)
+    if (steps >= 0).all() or (steps <= 0).all():
+        return tuple(range(len(positions)))
+    return tuple(int(i) for i in np.argsort(positions, kind="stable"))
+
+
+def _spacing(dataset: Dataset) -> float | None:
+    measures = functional_group(dataset, "PixelMeasuresSequence")
+    for value in (measures.get("PixelSpacing"), dataset.get("PixelSpacing"), dataset.get("ImagerPixelSpacing")):
+        if value and float(value[0]) > 0:
+            return float(value[0])
+    return None
+
+
+def _slice_spacing(dataset: Dataset) -> float | None:
+    measures = functional_group(dataset, "PixelMeasuresSequence")
+    for value in (measures.get("SliceThickness"), dataset.get("SliceThickness")):
+        if value and float(value) > 0:
+            return float(value)
+    return None
+
+
+def _first_item(sequence: Any) -> Dataset:
+    return sequence[0] if sequence else Dataset()
+
+
+def functional_group(dataset: Dataset, name: str) -> Dataset:
+    """A functional group of a multi-frame image: the one that all frames share, else that of the first frame."""
+    for place in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        group = _first_item(dataset.get(place)).get(name)
+        if group:
+            return group[0]
+    return Dataset()

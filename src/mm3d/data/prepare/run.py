@@ -1,0 +1,170 @@
+"""`mm3d prepare`: a dataset as it was downloaded in, prepared views out."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from mm3d.data.prepare.prepared import check_output, finish_view, is_prepared, key_of, stamps_of, write_cohort
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.source import Files
+from mm3d.data.prepare.view import Plan, begin, fill, view_file
+from mm3d.data.records import Cohort, Problem, View
+from mm3d.shared.console import progress, summary
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import clear_half_made, half_made
+from mm3d.shared.workers import Outcome, Task, Workers, worker_count
+
+SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames, far beyond any real file
+SECONDS_PER_FRAME = 30.0
+SHOWN = 8  # kinds of problem on the screen; all are in problems.csv
+PATH = re.compile(r"\S*/\S*")  # reasons that differ in a path only are of one kind
+
+
+@dataclass
+class _Job:
+    """A view in work."""
+
+    view: View
+    key: str
+    partial: Path
+    copies: Path | None
+    files: Files | None = None
+    plan: Plan | None = None
+    parts: int = 0  # still to be filled
+    failed: bool = field(default=False)
+
+
+def prepare(
+    cohort: Cohort,
+    output: Path,
+    settings: PrepareSettings,
+    jobs: int,
+    advance: Callable[[], None],
+    copies: Path | None = None,
+) -> tuple[dict[str, str], list[Problem]]:
+    """Prepare every view that is not there yet. Returns the keys of all that are, and what failed.
+
+    With a folder for `copies`, the stored slices of what is prepared are kept there as they are shown: <key>.npy.
+    """
+    (output / "views").mkdir(parents=True, exist_ok=True)
+    clear_half_made(output / "views")
+    keys: dict[str, str] = {}
+    failures: list[Problem] = []
+    todo = []
+    for view in cohort.views():
+        try:
+            key = key_of(view, stamps_of(view), settings)
+        except OSError:
+            failures.append(Problem(view.name, "its file is not there; download it again."))
+            advance()
+            continue
+        if is_prepared(output, key):
+            keys[view.name] = key
+            advance()
+        else:
+            copy = None if copies is None else copies / f"{key}.npy"
+            todo.append(_Job(view, key, half_made(output / "views" / f"{key}.npy"), copy))
+    try:
+        if todo:
+            with Workers(jobs) as workers:
+                for job in _finished(todo, settings, workers, jobs, failures):
+                    advance()
+                    if not job.failed and job.plan:
+                        finish_view(output, job.key, job.partial, view_file(job.plan, settings))
+                        keys[job.view.name] = job.key
+    finally:
+        for job in todo:
+            job.partial.unlink(missing_ok=True)
+    return keys, failures
+
+
+def _finished(
+    todo: list[_Job], settings: PrepareSettings, workers: Workers, jobs: int, failures: list[Problem]
+) -> Iterator[_Job]:
+    """Every job when it is over, well or not."""
+    waiting = iter(todo)
+
+    def begin_next() -> None:
+        job = next(waiting, None)
+        if job:
+            workers.submit(Task(job, begin, (job.view, settings, job.partial, job.copies), SECONDS_TO_BEGIN))
+
+    for _ in range(2 * jobs):  # enough to keep every worker busy while the parts of a volume come to an end
+        begin_next()
+    for outcome in workers.outcomes():
+        job: _Job = outcome.key
+        if job.plan is None:
+            over = _after_begin(job, outcome, workers, jobs)
+        else:
+            job.parts -= 1
+            over = job.parts == 0
+        if outcome.failure and not job.failed:
+            job.failed = True
+            failures.append(Problem(job.view.name, outcome.failure))
+        if over:
+            yield job
+            begin_next()
+
+
+def _after_begin(job: _Job, outcome: Outcome, workers: Workers, jobs: int) -> bool:
+    """Spread the slices of a planned volume over the workers. True if nothing is left to do."""
+    if outcome.failure:
+        return True
+    job.files, job.plan, filled = outcome.result
+    if filled:
+        return True
+    S = job.plan.shape[0]
+    job.parts = min(jobs, S)
+    for part in range(job.parts):
+        slices = range(part * S // job.parts, (part + 1) * S // job.parts)
+        frames = math.ceil(job.plan.geometry.stored_slices / job.parts) + 2
+        workers.submit(
+            Task(job, fill, (job.files, job.plan, job.partial, slices, job.copies), SECONDS_PER_FRAME * frames),
+            first=True,
+        )
+    return False
+
+
+def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: PrepareSettings, jobs: int | None) -> int:
+    """Read a dataset, prepare it, write the lists and print the summary. Returns the exit code."""
+    count = worker_count(jobs)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give the folder of the download.")
+    if folder.resolve() in (output.resolve(), *output.resolve().parents):
+        raise InputError(f"{output} is inside {folder}, which is read; give another folder with -o.")
+    console = Console()
+    cohort = read(folder)
+    check_output(output, cohort.name)
+    total = sum(1 for _ in cohort.views())
+    if not total:
+        reason = f" ({cohort.problems[0].subject}: {cohort.problems[0].reason})" if cohort.problems else ""
+        raise InputError(
+            f"{folder} has no image of {cohort.name} that can be used{reason}; see that its images are there."
+        )
+    with progress(console, "preparing", total) as advance:
+        keys, failures = prepare(cohort, output, settings, count, advance)
+    problems = [*cohort.problems, *failures]
+    write_cohort(output, cohort, keys, problems)
+    console.print(summary(cohort, keys))
+    _tell(console, cohort, problems)
+    ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
+    console.print(f"Wrote {output}: {len(keys)} of {total} views{ending}.", soft_wrap=True, highlight=False)
+    return 1 if failures else 0
+
+
+def _tell(console: Console, cohort: Cohort, problems: list[Problem]) -> None:
+    """Print each kind of problem once, the most frequent first, and the cohort's notes."""
+    alike: dict[str, list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault(PATH.sub("", problem.reason), []).append(problem)
+    for group in sorted(alike.values(), key=len, reverse=True)[:SHOWN]:
+        which = group[0].subject if len(group) == 1 else f"{len(group)} like this, {group[0].subject}"
+        console.print(f"problem: {which}: {group[0].reason}", soft_wrap=True, highlight=False)
+    if len(alike) > SHOWN:
+        console.print(f"and {len(alike) - SHOWN} more kinds of problem", soft_wrap=True, highlight=False)
+    for note in cohort.notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)

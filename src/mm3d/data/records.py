@@ -1,0 +1,127 @@
+"""What is known of a collection of exams before any pixel is read: findings, views, breasts, and a cohort of breasts.
+
+Frames of reference: boxes are xyxy in *stored* pixels (x to the right, y down, the corner of the first pixel is 0, 0),
+slices are 0-based indices into the volume ordered by position. Stored means as decoded from the file; where
+`View.upright` is set, after the 180 degree turn that the official BCS-DBT reader gives to images lying the wrong way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from mm3d.shared.errors import InputError
+
+Laterality = Literal["L", "R"]
+Position = Literal["CC", "MLO"]
+Modality = Literal["DBT", "FFDM"]
+Label = Literal["malignant", "benign", "negative"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a radiologist marked. Benign findings are kept: a detector must learn to leave them alone."""
+
+    box: tuple[float, float, float, float]  # x1, y1, x2, y2 in stored pixels
+    malignant: bool
+    slice: int | None = None  # the most visible slice; None for mammograms and where it was not marked
+    first_slice: int | None = None  # the range in which it is visible, where somebody marked it
+    last_slice: int | None = None
+    kind: str = ""  # mass, calcification, …, in the dataset's own words
+
+    def __post_init__(self) -> None:
+        x1, y1, x2, y2 = self.box
+        if not (x1 < x2 and y1 < y2):
+            raise InputError(f"a finding's box {self.box} has no area")
+        first, last = self.first_slice, self.last_slice
+        if (first is None) != (last is None) or (first is not None and last is not None and first > last):
+            raise InputError(f"a finding's visible range {first} to {last} is not a range")
+        if self.slice is not None and self.slice < 0:
+            raise InputError(f"a finding's slice {self.slice} is negative")
+
+
+@dataclass(frozen=True)
+class View:
+    """One image or volume of a breast, in one file or in a file per slice."""
+
+    name: str  # unique in its cohort, free of patient data beyond the dataset's own codes
+    laterality: Laterality
+    position: Position
+    modality: Modality
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...] | None  # None: not annotated; (): annotated, and there is none
+    upright: bool = False  # boxes were drawn after the official 180 degree correction, so pixels get it, too
+
+    def __post_init__(self) -> None:
+        for value, known in ((self.laterality, Laterality), (self.position, Position), (self.modality, Modality)):
+            if value not in get_args(known):
+                raise InputError(f"{self.name}: {value!r} is none of {', '.join(get_args(known))}")
+        if not self.files:
+            raise InputError(f"{self.name}: a view needs at least one file")
+
+
+@dataclass(frozen=True)
+class Breast:
+    """One breast in one exam, with the views there are of it."""
+
+    patient: str
+    exam: str
+    laterality: Laterality
+    label: Label | None  # None: nobody said
+    views: tuple[View, ...]
+    split: str = ""  # train, validation or test, where the dataset says so
+    attributes: dict[str, str] = field(default_factory=dict)  # density, vendor, …: columns for subgroups
+
+    def __post_init__(self) -> None:
+        if not self.views:
+            raise InputError(f"{self.name}: a breast needs at least one view")
+        if self.label is not None and self.label not in get_args(Label):
+            raise InputError(f"{self.name}: {self.label!r} is none of {', '.join(get_args(Label))}")
+        if any(view.laterality != self.laterality for view in self.views):
+            raise InputError(f"{self.name}: a view is of the other side")
+        malignant = any(finding.malignant for view in self.views for finding in view.findings or ())
+        if malignant and self.label != "malignant":
+            raise InputError(f"{self.name}: a breast that is not malignant has a malignant finding")
+
+    @property
+    def name(self) -> str:
+        return f"{self.patient} {self.exam} {self.laterality}"
+
+    @property
+    def annotated(self) -> bool:
+        return any(view.findings is not None for view in self.views)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something left out, and why."""
+
+    subject: str  # a view, a breast or a file
+    reason: str  # one sentence
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """A collection of breasts as one reader found it."""
+
+    name: str
+    breasts: tuple[Breast, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()  # what a user must know of the labels, such as "malignant means BI-RADS 4 or 5"
+
+    def __post_init__(self) -> None:
+        names = [view.name for view in self.views()]
+        if len(names) != len(set(names)):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{self.name}: two views are called {twice!r}")
+        splits: dict[str, str] = {}
+        for breast in self.breasts:
+            if splits.setdefault(breast.patient, breast.split) != breast.split:
+                raise InputError(
+                    f"{self.name}: patient {breast.patient} is in {splits[breast.patient]!r} and in {breast.split!r}; "
+                    "splits are by patient"
+                )
+
+    def views(self) -> Iterator[View]:
+        for breast in self.breasts:
+            yield from breast.views

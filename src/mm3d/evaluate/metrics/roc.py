@@ -1,0 +1,79 @@
+"""ROC curves, their area, and DeLong's standard error and paired test.
+
+The area is the probability that a malignant breast scores higher than another one, ties counting half. DeLong's
+variance (DeLong, DeLong and Clarke-Pearson, Biometrics 1988) is computed from midranks (Sun and Xu, IEEE Signal
+Processing Letters 2014): sorting is all that it takes. It treats the scored units as independent; two breasts of one
+patient are not quite.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, refuse_nan
+
+Z95 = 1.959963984540054  # of the normal distribution, for intervals of 95%
+
+
+@dataclass(frozen=True)
+class Areas:
+    """The areas of K systems on the same units, with DeLong's covariance."""
+
+    auc: FloatArray  # (K,)
+    covariance: FloatArray  # (K, K); NaN if there are not two malignant and two other units
+
+    def standard_error(self, system: int = 0) -> float:
+        return math.sqrt(self.covariance[system, system])
+
+    def interval(self, system: int = 0) -> tuple[float, float]:
+        """95%, by the normal approximation, within 0 and 1."""
+        half = Z95 * self.standard_error(system)
+        low, high = np.clip([self.auc[system] - half, self.auc[system] + half], 0.0, 1.0)
+        return float(low), float(high)
+
+    def difference(self, a: int, b: int) -> tuple[float, float, float]:
+        """Area of a minus area of b, its standard error, and the two-sided p of DeLong's paired test. The p of two
+        systems that order everything alike is 1; where the variance is 0 otherwise there is no test, and it is NaN."""
+        difference = float(self.auc[a] - self.auc[b])
+        variance = float(self.covariance[a, a] + self.covariance[b, b] - 2 * self.covariance[a, b])
+        error = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else math.nan
+        if not error > 1e-12:
+            return difference, error, 1.0 if error == error and abs(difference) < 1e-12 else math.nan
+        return difference, error, math.erfc(abs(difference) / error / math.sqrt(2))
+
+
+def midranks(values: FloatArray) -> FloatArray:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def delong(scores: FloatArray, positive: BoolArray) -> Areas:
+    """Areas and covariance of `scores` (K, n) for units that are malignant or not (n,), in O(K n log n)."""
+    refuse_nan(scores)
+    K, m = len(scores), int(positive.sum())
+    n = len(positive) - m
+    if m == 0 or n == 0:
+        return Areas(np.full(K, np.nan), np.full((K, K), np.nan))
+    above = np.empty((K, m))  # share of the others that each malignant unit is above
+    below = np.empty((K, n))  # share of the malignant that each other unit is below
+    for k in range(K):
+        ranks = midranks(scores[k])
+        above[k] = (ranks[positive] - midranks(scores[k][positive])) / n
+        below[k] = 1 - (ranks[~positive] - midranks(scores[k][~positive])) / m
+    covariance = np.full((K, K), np.nan)
+    if m > 1 and n > 1:
+        covariance = np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n
+    return Areas(above.mean(axis=1), covariance)
+
+
+def roc(scores: FloatArray, positive: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """False-positive and true-positive rate at every distinct score, from (0, 0) to (1, 1)."""
+    refuse_nan(scores)
+    thresholds = np.unique(scores)[::-1]
+    rates = []
+    for group in (np.sort(scores[~positive]), np.sort(scores[positive])):
+        called = len(group) - np.searchsorted(group, thresholds)
+        rates.append(np.concatenate([[0.0], called / max(len(group), 1)]))
+    return rates[0], rates[1]

@@ -1,0 +1,1 @@
+"""What is written of findings: predictions files, the report page, structured reports."""

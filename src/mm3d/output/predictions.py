@@ -1,0 +1,242 @@
+"""What a detector says of a collection of exams, and the two files that hold it.
+
+- DBTex's CSV, which every detector of that challenge writes: one row per proposal, columns by name in any order.
+- Our JSON, which also has the scores of views and breasts, the weights of slices, and what made the predictions.
+
+Boxes are xyxy in stored pixels, slices are 0-based indices into the stored volume, scores have any scale.
+docs/evaluation.md has the formats for users.
+"""
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from mm3d.data.datasets.assemble import read_rows
+from mm3d.data.datasets.keys import KEY, Key
+from mm3d.data.records import Laterality, Modality
+from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
+
+VERSION = 1  # of the JSON
+NUMBERS = ("X", "Width", "Y", "Height", "Z", "Depth", "Score")
+COLUMNS = (*KEY, *NUMBERS)  # in DBTex's own order
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Something a detector marked."""
+
+    box: tuple[float, ...]  # x1, y1, x2, y2 in stored pixels
+    score: float
+    slice: float | None = None  # the most suspicious one, or the middle of `depth` slices; None: a mammogram, no depth
+    depth: float = 0.0  # DBTex's Depth: how many slices it spans, 0 or -1 where it is on one
+    slice_weights: tuple[float, ...] | None = None  # of the model's S slices, from the first to the last
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.score):
+            raise InputError(f"the score {self.score} is not a finite number")
+        if len(self.box) != 4 or not all(map(math.isfinite, self.box)):
+            raise InputError(f"the box {list(self.box)} is not four finite numbers")
+        x1, y1, x2, y2 = self.box
+        if x1 > x2 or y1 > y2:
+            raise InputError(f"the box {list(self.box)} has a negative size")
+        if self.slice is not None and not math.isfinite(self.slice):
+            raise InputError(f"the slice {self.slice} is not a finite number")
+        if not -1 <= self.depth < math.inf:
+            raise InputError(f"the depth {self.depth} is not a number of slices")
+
+    @property
+    def first_slice(self) -> float | None:
+        """DBTex's Z."""
+        return None if self.slice is None else self.slice - (max(self.depth, 1.0) - 1) / 2
+
+
+@dataclass(frozen=True)
+class ViewPrediction:
+    """The proposals of one view, in any order, and the view's own score if the detector gives one."""
+
+    view: str  # lcc, lmlo, rcc or rmlo, with a number behind it if there are several of a kind, as in the tables
+    findings: tuple[Proposal, ...]
+    modality: Modality = "DBT"
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("(l|r)(cc|mlo)[0-9]*", self.view):
+            raise InputError(f"the view {self.view!r} is none of lcc, lmlo, rcc and rmlo")
+        if self.score is not None and not math.isfinite(self.score):
+            raise InputError(f"the score {self.score} of the view is not a finite number")
+
+
+@dataclass(frozen=True)
+class BreastPrediction:
+    """One breast in one exam."""
+
+    patient: str
+    exam: str
+    laterality: Laterality
+    views: tuple[ViewPrediction, ...]
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        if any(view.view[0].upper() != self.laterality for view in self.views):
+            raise InputError(f"{self.patient} {self.exam}: a view is not of the side {self.laterality}")
+        if self.score is not None and not math.isfinite(self.score):
+            raise InputError(f"the score {self.score} of the breast is not a finite number")
+
+    def view_keys(self) -> list[Key]:
+        return [Key(self.patient, self.exam, view.view, view.modality) for view in self.views]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one detector says of a collection of exams."""
+
+    breasts: tuple[BreastPrediction, ...]
+    model: dict[str, str] = field(default_factory=dict)  # what made them: name, weights, version, …
+    places: Mapping[Key, str] = field(default_factory=dict, compare=False)  # file and row of each view, for messages
+
+    def __post_init__(self) -> None:
+        views = Counter(key for key, _ in self.views())
+        for key, count in views.items():
+            if count > 1:
+                raise InputError(
+                    f"{self.places.get(key, 'predictions')}: the view {key.name} is there twice; keep one."
+                )
+        seen: set[tuple[str, ...]] = set()
+        for breast in self.breasts:
+            name = (breast.patient, breast.exam, breast.laterality)
+            if name in seen:
+                place = next((self.places[key] for key in breast.view_keys() if key in self.places), "predictions")
+                raise InputError(f"{place}: the breast {' '.join(name)} is there twice; put its views together.")
+            seen.add(name)
+
+    def views(self) -> Iterator[tuple[Key, ViewPrediction]]:
+        for breast in self.breasts:
+            yield from zip(breast.view_keys(), breast.views, strict=True)
+
+
+def read(path: Path) -> Predictions:
+    """A file of predictions, .json or .csv."""
+    if not path.is_file():
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {wrong}; give a file of predictions (.csv as in DBTex, or our .json).")
+    if path.suffix.lower() == ".json":
+        return read_json(path)
+    if path.suffix.lower() == ".csv":
+        return read_dbtex(path)
+    raise InputError(f"{path} is neither .csv nor .json; give predictions as in DBTex, or our JSON.")
+
+
+def read_dbtex(path: Path) -> Predictions:
+    """DBTex's CSV. Optional: Modality (DBT if not given), an empty Z where no slice is predicted."""
+    views: dict[Key, list[Proposal]] = {}
+    places: dict[Key, str] = {}
+    for number, row in enumerate(read_rows(path, COLUMNS), 2):  # as spreadsheets count: the header is row 1
+        place = f"{path}, row {number}"
+        key = Key(row["PatientID"], row["StudyUID"], row["View"].lower(), row.get("Modality", "").upper() or "DBT")
+        places.setdefault(key, place)
+        try:
+            if key.modality not in ("DBT", "FFDM"):
+                raise InputError(f"the modality {key.modality!r} is neither DBT nor FFDM")
+            views.setdefault(key, []).append(_proposal(row, key.modality))
+        except InputError as error:
+            raise InputError(f"{place}: {error}; mend or remove the row.") from error
+    breasts: dict[tuple[str, str, str], list[ViewPrediction]] = {}
+    for key, proposals in views.items():
+        try:
+            view = ViewPrediction(key.view, tuple(proposals), cast(Modality, key.modality))
+        except InputError as error:
+            raise InputError(f"{places[key]}: {error}; mend or remove the row.") from error
+        breasts.setdefault((key.patient, key.study, key.view[0].upper()), []).append(view)
+    return Predictions(
+        tuple(
+            BreastPrediction(patient, exam, cast(Laterality, side), tuple(members))
+            for (patient, exam, side), members in breasts.items()
+        ),
+        places=places,
+    )
+
+
+def _proposal(row: Mapping[str, str], modality: str) -> Proposal:
+    given = {column: _number(column, row[column]) for column in NUMBERS if column != "Z"}
+    x, y, width, height, depth = (given[column] for column in ("X", "Y", "Width", "Height", "Depth"))
+    if width < 0 or height < 0:
+        raise InputError(f"the box has a negative size: Width {row['Width']}, Height {row['Height']}")
+    middle = None
+    if row["Z"] and modality == "DBT":
+        middle = _number("Z", row["Z"]) + (max(depth, 1.0) - 1) / 2
+    return Proposal((x, y, x + width, y + height), given["Score"], middle, depth)
+
+
+def _number(column: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{column} {text!r} is not a number")
+    return number
+
+
+def write_dbtex(predictions: Predictions, path: Path) -> None:
+    """DBTex's CSV: the proposals, without the scores of views and breasts. A mammogram has a column Modality."""
+    flat = any(key.modality == "FFDM" for key, _ in predictions.views())
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*COLUMNS, "Modality") if flat else COLUMNS)
+        for key, view in predictions.views():
+            for proposal in view.findings:
+                x1, y1, x2, y2 = proposal.box
+                z = proposal.first_slice
+                numbers = (x1, x2 - x1, y1, y2 - y1, z, proposal.depth, proposal.score)
+                writer.writerow((*key[:3], *map(_text, numbers), *([key.modality] if flat else [])))
+
+
+def _text(number: float | None) -> str:
+    if number is None:
+        return ""
+    return str(int(number)) if float(number).is_integer() else repr(float(number))
+
+
+def read_json(path: Path) -> Predictions:
+    """Our JSON."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}); write it again.") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise InputError(f"{path} has no 'version': {VERSION}; it is not a file of predictions that this mm3d reads.")
+    predictions = from_dict(_Content, content, str(path))
+    places: dict[Key, str] = {}
+    for i, breast in enumerate(predictions.breasts):
+        for key in breast.view_keys():
+            places.setdefault(key, f"{path}: 'breasts'[{i}]")
+    return Predictions(predictions.breasts, predictions.model, places)
+
+
+def write_json(predictions: Predictions, path: Path) -> None:
+    content = to_dict(_Content(VERSION, predictions.breasts, predictions.model))
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(_without_none(content), indent=1, allow_nan=False), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The JSON as a whole."""
+
+    version: int
+    breasts: tuple[BreastPrediction, ...]
+    model: dict[str, str] = field(default_factory=dict)
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,241 @@
+"""The report for mammography workstations: a Mammography CAD SR with TID 4000.
+
+highdicom has no such document, so the tree is made here, row by row of the templates (PS3.16): an image library (TID
+4020), the overall impression (TID 4001, 4002) with an individual one (TID 4003) per finding and its single image
+finding (TID 4006, 4021), and which detections were done and which failed (TID 4015, 4017) and which analyses (none).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
+from pydicom.uid import MammographyCADSRStorage
+
+from mm3d.data.dicom.build import code, item, number
+from mm3d.data.dicom.header import functional_group
+from mm3d.data.records import Laterality, Position
+from mm3d.output.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save
+from mm3d.output.sr.reported import Mark, ReportedExam, marks_of, parameters, summary
+
+KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
+LANGUAGE = Code("en", "RFC5646", "English")
+SIDES = {"L": codes.cid6022.LeftBreast, "R": codes.cid6022.RightBreast}
+VIEWS = {"CC": Code("399162004", "SCT", "cranio-caudal"), "MLO": Code("399368009", "SCT", "medio-lateral oblique")}
+# The detector does not tell masses from calcifications. Of the codes that may have a probability of cancer (CID 6014)
+# this is the one that says least, and the one that workstations mark.
+FINDING = codes.cid6014.MammographyBreastDensity
+# pydicom's own has an invisible space in its meaning.
+IMPRESSION = Code("111034", "DCM", "Individual Impression/Recommendation")
+LIBRARY = (1, 2)  # where the image library is in the tree: the second child of the root
+DIRECTIONS = (("L", "R"), ("P", "A"), ("H", "F"))  # of the axes of patient coordinates, forward and back
+
+
+def write_cad_report(exam: ReportedExam, path: Path) -> None:
+    """Write the Mammography CAD SR of an exam."""
+    sources, marks = read_sources(exam), marks_of(exam)
+    library = _library(exam, sources, marks)
+    unread = (file for _, _, file in sources.unread)
+    ds = document(exam, sources, KIND, [*sources.instances(), *unread])
+    root = _node(
+        "CONTAINER",
+        codes.DCM.MammographyCADReport,
+        children=[
+            _code("HAS CONCEPT MOD", codes.DCM.LanguageOfContentItemAndDescendants, LANGUAGE),
+            _node("CONTAINER", codes.DCM.ImageLibrary, "CONTAINS", library.entries, ContinuityOfContent="SEPARATE"),
+            _code(
+                "CONTAINS",
+                codes.DCM.CADProcessingAndFindingsSummary,
+                outcome(exam, marks),
+                [
+                    *_impression(exam, marks),
+                    *(_individual(exam, mark, place) for mark, place in zip(marks, library.marks, strict=True)),
+                ],
+            ),
+            _detections(exam, library),
+            _code("CONTAINS", codes.DCM.SummaryOfAnalyses, codes.cid6042.NotAttempted),
+        ],
+        ContinuityOfContent="SEPARATE",
+        ContentTemplateSequence=[item(MappingResource="DCMR", TemplateIdentifier="4000")],
+    )
+    ds.update(root)
+    save(ds, path)
+
+
+@dataclass(frozen=True)
+class _Library:
+    """The images. The rest of the tree refers to them by their place here, counted from 1."""
+
+    entries: list[Dataset]
+    files: list[int]  # the places of the files that were looked at, as a whole
+    unread: list[int]  # of those that could not be read
+    marks: list[int]  # the place of the image of each mark
+
+
+def _library(exam: ReportedExam, sources: Sources, marks: list[Mark]) -> _Library:
+    """First every file, then every frame that has a mark, because a frame can only be named here, then what could not
+    be read."""
+    entries: list[Dataset] = []
+    places: dict[tuple[str, int | None], int] = {}
+    for view, files in zip(exam.views, sources.views, strict=True):
+        for header, file in zip(view.headers, files, strict=True):
+            entries.append(_library_entry(file, view.laterality, view.position, header.pixel_spacing))
+            places[file.uid, None] = len(entries)
+    whole = list(places.values())
+    for mark in marks:
+        view, file = exam.views[mark.view], sources.image(mark)
+        if (file.uid, mark.frame) not in places:
+            spacing = view.headers[mark.file].pixel_spacing
+            entries.append(_library_entry(file, view.laterality, view.position, spacing, mark.frame))
+            places[file.uid, mark.frame] = len(entries)
+    unread = []
+    for laterality, position, file in sources.unread:
+        entries.append(_library_entry(file, laterality, position, None))
+        unread.append(len(entries))
+    return _Library(entries, whole, unread, [places[sources.image(mark).uid, mark.frame] for mark in marks])
+
+
+def _library_entry(
+    file: Instance, laterality: Laterality, position: Position, spacing: float | None, frame: int | None = None
+) -> Dataset:
+    known = [
+        _code("HAS ACQ CONTEXT", codes.DCM.ImageLaterality, SIDES[laterality]),
+        _code("HAS ACQ CONTEXT", codes.DCM.ImageView, VIEWS[position]),
+    ]
+    orientation = _orientation(file.dataset)
+    if orientation is not None:
+        for name, letters in zip(
+            (codes.DCM.PatientOrientationRow, codes.DCM.PatientOrientationColumn), orientation, strict=True
+        ):
+            known.append(_node("TEXT", name, "HAS ACQ CONTEXT", TextValue=letters))
+    for name in (codes.DCM.StudyDate, codes.DCM.StudyTime, codes.DCM.ContentDate, codes.DCM.ContentTime):
+        what, kind = name.meaning.split()  # Study, Date: also the names of the attributes
+        value = file.dataset.get(what + kind)
+        if value:
+            known.append(_node(kind.upper(), name, "HAS ACQ CONTEXT", [], **{kind: str(value)}))
+    if spacing is not None:
+        for name in (codes.DCM.HorizontalPixelSpacing, codes.DCM.VerticalPixelSpacing):
+            known.append(_number("HAS ACQ CONTEXT", name, spacing, codes.UCUM.Millimeter))
+    reference = item(ReferencedSOPClassUID=file.sop_class, ReferencedSOPInstanceUID=file.uid)
+    if frame is not None:
+        reference.ReferencedFrameNumber = frame
+    return _node("IMAGE", None, "CONTAINS", known, ReferencedSOPSequence=[reference])
+
+
+def _orientation(dataset: Dataset) -> tuple[str, str] | None:
+    """Which way rows and columns run, in letters: as the file says, else from its directions in the patient."""
+    letters = dataset.get("PatientOrientation")
+    if letters and len(letters) == 2:
+        return str(letters[0]), str(letters[1])
+    given = functional_group(dataset, "PlaneOrientationSequence").get("ImageOrientationPatient")
+    given = given or dataset.get("ImageOrientationPatient")
+    if not given or len(given) != 6:
+        return None
+    row, column = np.array([float(x) for x in given]).reshape(2, 3)
+    return _letters(row), _letters(column)
+
+
+def _letters(direction: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """The axes along which a direction goes noticeably, the strongest first; head and foot before an equal one."""
+    axes = sorted((2, 0, 1), key=lambda axis: -round(abs(float(direction[axis])), 2))
+    return "".join(DIRECTIONS[axis][int(direction[axis] < 0)] for axis in axes if abs(direction[axis]) > 0.2)
+
+
+def _impression(exam: ReportedExam, marks: list[Mark]) -> list[Dataset]:
+    """TID 4002: the exam in a sentence."""
+    text = _node("TEXT", codes.DCM.ImpressionDescription, "HAS PROPERTIES", TextValue=summary(exam, marks))
+    return [text, *_algorithm(exam)]
+
+
+def _individual(exam: ReportedExam, mark: Mark, image: int) -> Dataset:
+    """TID 4003 and 4006: one finding, on the image at that place of the library."""
+    intent = _code(
+        "HAS CONCEPT MOD", codes.DCM.RenderingIntent, codes.DCM.PresentationRequiredRenderingDeviceIsExpectedToPresent
+    )
+    x1, y1, x2, y2 = mark.box
+    finding = _code(
+        "CONTAINS",
+        codes.DCM.SingleImageFinding,
+        FINDING,
+        [
+            intent,
+            *_algorithm(exam),
+            _number("HAS PROPERTIES", codes.DCM.CertaintyOfFinding, 100 * mark.score, codes.UCUM.Percent),
+            _number("HAS PROPERTIES", codes.DCM.ProbabilityOfCancer, 100 * mark.score, codes.UCUM.Percent),
+            _shape(codes.DCM.Center, "POINT", [(x1 + x2) / 2, (y1 + y2) / 2], image),
+            _shape(codes.DCM.Outline, "POLYLINE", [x1, y1, x2, y1, x2, y2, x1, y2, x1, y1], image),
+        ],
+    )
+    return _node(
+        "CONTAINER",
+        IMPRESSION,
+        "INFERRED FROM",
+        [intent, finding],
+        ContinuityOfContent="SEPARATE",
+    )
+
+
+def _detections(exam: ReportedExam, library: _Library) -> Dataset:
+    """TID 4015: whether the detector could look at all images."""
+    parts = [_performed(codes.DCM.SuccessfulDetections, exam, library.files)]
+    if exam.unread:
+        parts.append(_performed(codes.DCM.FailedDetections, exam, library.unread))
+    done = codes.cid6042.PartiallySucceeded if exam.unread else codes.cid6042.Succeeded
+    return _code("CONTAINS", codes.DCM.SummaryOfDetections, done, parts)
+
+
+def _performed(name: Code, exam: ReportedExam, places: list[int]) -> Dataset:
+    """TID 4017: what was looked for, and in which images of the library."""
+    images = [_reference("HAS PROPERTIES", place) for place in places]
+    performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(exam), *images])
+    return _node("CONTAINER", name, "INFERRED FROM", [performed], ContinuityOfContent="SEPARATE")
+
+
+def _algorithm(exam: ReportedExam) -> list[Dataset]:
+    """TID 4019."""
+    texts = [(codes.DCM.AlgorithmName, exam.algorithm.name), (codes.DCM.AlgorithmVersion, exam.algorithm.version)]
+    texts += [(codes.DCM.AlgorithmParameters, text) for text in parameters(exam)]
+    return [_node("TEXT", name, "HAS PROPERTIES", TextValue=text) for name, text in texts]
+
+
+def _shape(name: Code, kind: str, points: list[float], entry: int) -> Dataset:
+    """TID 4021. `points` are x, y, x, y, … in pixels of the library's image number `entry`."""
+    image = _reference("SELECTED FROM", entry)
+    return _node("SCOORD", name, "HAS PROPERTIES", [image], GraphicType=kind, GraphicData=points)
+
+
+def _reference(relationship: str, entry: int) -> Dataset:
+    """Refer to an image of the library by its place in the tree."""
+    return item(RelationshipType=relationship, ReferencedContentItemIdentifier=[*LIBRARY, entry])
+
+
+def _number(relationship: str, name: Code, value: float, unit: Code) -> Dataset:
+    measured = item(NumericValue=number(value), MeasurementUnitsCodeSequence=[_concept(unit)])
+    return _node("NUM", name, relationship, MeasuredValueSequence=[measured])
+
+
+def _code(relationship: str, name: Code, value: Code, children: Iterable[Dataset] = ()) -> Dataset:
+    return _node("CODE", name, relationship, children, ConceptCodeSequence=[_concept(value)])
+
+
+def _node(
+    kind: str, name: Code | None, relationship: str = "", children: Iterable[Dataset] = (), **fields: Any
+) -> Dataset:
+    """A content item and what is below it."""
+    node = item(ValueType=kind, **fields)
+    if relationship:
+        node.RelationshipType = relationship
+    if name is not None:
+        node.ConceptNameCodeSequence = [_concept(name)]
+    children = list(children)
+    if children:
+        node.ContentSequence = children
+    return node
+
+
+def _concept(given: Code) -> Dataset:
+    return code(given.value, given.meaning, given.scheme_designator)

@@ -1,0 +1,178 @@
+"""Processes that may die: a decoder that crashes or hangs on a bad file takes its worker with it, not the run."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from mm3d.shared.errors import InputError, unexpected
+
+# A fresh interpreter for every worker: no state of the parent, and the same on every system.
+CONTEXT = multiprocessing.get_context("spawn")
+# There is a worker for every core, so each has one thread; and sums do not depend on the number of threads.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def worker_count(jobs: int | None) -> int:
+    """How many workers `--jobs` asks for; one for each core if it is not given."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs} must be at least 1.")
+    return jobs or os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call of a module-level function in some worker."""
+
+    key: Any
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    seconds: float  # after this long the worker counts as hung
+    remedy: str = "the file is damaged; export it again."  # what to say if the worker is lost
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task: a result, or a sentence on why there is none."""
+
+    key: Any
+    result: Any = None
+    failure: str = ""
+
+
+@dataclass(eq=False)
+class _Worker:
+    connection: Connection
+    process: Any
+    task: Task | None = None
+    deadline: float = float("inf")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class Workers:
+    """Up to `count` processes, started when there is work, replaced when they are lost. Use it with `with`."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.workers: list[_Worker] = []
+        self.waiting: deque[Task] = deque()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.end()
+
+    def submit(self, task: Task, first: bool = False) -> None:
+        """Queue a task, before the others if `first`."""
+        self.waiting.insert(0 if first else len(self.waiting), task)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Outcomes as they come, until nothing is queued or running. Tasks may be submitted meanwhile."""
+        while self.waiting or any(worker.task for worker in self.workers):
+            self._assign()
+            running = [worker for worker in self.workers if worker.task]
+            soonest = min(worker.deadline for worker in running)
+            wait([worker.connection for worker in running], timeout=max(0.0, soonest - time.monotonic()))
+            for worker in running:
+                outcome = self._collect(worker)
+                if outcome:
+                    yield outcome
+
+    def _assign(self) -> None:
+        """Give every waiting task to an idle worker, or to a new one while there may be more."""
+        while self.waiting:
+            worker = next((worker for worker in self.workers if worker.task is None), None)
+            if worker is None:
+                if len(self.workers) == self.count:
+                    return
+                worker = _start()
+                self.workers.append(worker)
+            task = self.waiting.popleft()
+            worker.task, worker.deadline = task, time.monotonic() + task.seconds
+            try:
+                worker.connection.send((task.function, task.arguments))
+            except OSError:  # it died while it was idle: the task is not to blame
+                self._lose(worker)
+                self.waiting.appendleft(task)
+
+    def _collect(self, worker: _Worker) -> Outcome | None:
+        task = worker.task
+        assert task is not None
+        try:
+            if worker.connection.poll():
+                result, failure = worker.connection.recv()
+                worker.task, worker.deadline = None, float("inf")
+                return Outcome(task.key, result, failure)
+        except (EOFError, OSError):
+            self._lose(worker)
+            return Outcome(task.key, failure=f"its worker process crashed: {task.remedy}")
+        if time.monotonic() >= worker.deadline:
+            self._lose(worker)
+            return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up: {task.remedy}")
+        return None
+
+    def _lose(self, worker: _Worker) -> None:
+        worker.end()
+        self.workers.remove(worker)
+
+
+def _start() -> _Worker:
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        _start_deaf(process)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    theirs.close()
+    return _Worker(ours, process)
+
+
+def _start_deaf(process: Any) -> None:
+    """Start a process that ignores Ctrl-C from its first moment on: it is the parent's, which then ends its workers."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signals
+        process.start()
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(connection: Connection) -> None:
+    """In the worker: take a call, send its result, until the parent is gone."""
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (function(*arguments), "")
+        except InputError as error:
+            answer = (None, str(error))
+        except MemoryError:
+            answer = (None, "it needs more memory than there is; use fewer --jobs.")
+        except Exception as error:  # a bug of ours or of a library: this input is lost, the run is not
+            answer = (None, f"{unexpected(error)}.")
+        try:
+            connection.send(answer)
+        except OSError:  # the parent was killed meanwhile
+            return

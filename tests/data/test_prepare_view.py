@@ -1,0 +1,152 @@
+"""One view prepared: what is turned, darkened or lost here no detector can find again."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.dicom_files import breast, mammogram, tomosynthesis, tomosynthesis_slice, write
+from support.stored_views import SMALL, view_of, volume
+
+from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.view import WHITE, begin, fill
+from mm3d.data.records import Modality, View
+
+
+def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, Any]:
+    """One view, in this process, as a worker would do it."""
+    target = tmp_path / "prepared.npy"
+    files, plan, filled = begin(view, settings, target)
+    if not filled:
+        fill(files, plan, target, range(plan.shape[0]))
+    return np.load(target) / WHITE, plan
+
+
+def test_left_and_right_breasts_both_have_the_chest_wall_on_the_left(tmp_path: Path) -> None:
+    left, _ = prepared(view_of(write(tomosynthesis(volume()), tmp_path / "l.dcm")), tmp_path)
+    path = write(tomosynthesis(volume(side="R"), side="R"), tmp_path / "r.dcm")
+    right, plan = prepared(view_of(path, laterality="R"), tmp_path)
+    assert plan.geometry.mirrored
+    assert left.shape == right.shape
+    assert left.shape[0] == 4
+    assert left.shape[2] == 60
+    for image in (left, right):
+        assert image[:, 46, 0].mean() > 0.4
+        assert image[:, 0, -1].mean() < 0.1
+
+
+def test_a_left_view_that_lies_the_wrong_way_is_turned_by_180_degrees(tmp_path: Path) -> None:
+    """8.5% of BCS-DBT. Boxes are drawn on the turned image; a detector trained without the turn learns from air."""
+    frames = volume(bright=4)
+    straight, _ = prepared(view_of(write(tomosynthesis(frames), tmp_path / "a.dcm")), tmp_path)
+    turned, plan = prepared(view_of(write(tomosynthesis(frames[:, ::-1, ::-1]), tmp_path / "b.dcm")), tmp_path)
+    assert plan.turned
+    assert np.array_equal(straight, turned)
+    x1, y1, x2, y2 = (round(value) for value in plan.geometry.box_to_model((40, 100, 60, 120)))
+    s = plan.geometry.slice_to_model(4)
+    assert turned[s, y1:y2, x1:x2].mean() > 0.85
+    assert turned[s - 2, y1:y2, x1:x2].mean() < 0.65
+
+
+def test_monochrome1_is_shown_as_monochrome2(tmp_path: Path) -> None:
+    image = breast()
+    plain, _ = prepared(view_of(write(mammogram(image), tmp_path / "2.dcm"), modality="FFDM", upright=False), tmp_path)
+    negative = mammogram(
+        1023 - image, PhotometricInterpretation="MONOCHROME1", WindowCenter=1023 - 399, WindowWidth=800
+    )
+    path = write(negative, tmp_path / "1.dcm")
+    inverted, _ = prepared(view_of(path, modality="FFDM", upright=False), tmp_path)
+    assert inverted == pytest.approx(plain, abs=0.003)
+    # the full range of signed 16 bits
+    full = mammogram(image, PhotometricInterpretation="MONOCHROME1", PixelRepresentation=1, BitsStored=16, HighBit=15)
+    full.PixelData = (32767 - 128 * image.astype(int)).astype("<i2").tobytes()
+    full.WindowCenter, full.WindowWidth = 32767 - 128 * 399, 128 * 800
+    path = write(full, tmp_path / "signed.dcm")
+    inverted, _ = prepared(view_of(path, modality="FFDM", upright=False), tmp_path)
+    assert inverted == pytest.approx(plain, abs=0.003)
+
+
+def test_windows_are_of_rescaled_values_and_stored_ones_may_be_negative(tmp_path: Path) -> None:
+    image = breast()
+    plain, _ = prepared(view_of(write(mammogram(image), tmp_path / "a.dcm"), modality="FFDM", upright=False), tmp_path)
+    twice = mammogram(2 * image, BitsStored=12, HighBit=11, RescaleSlope="0.5", RescaleIntercept="0")
+    signed = mammogram(image, PixelRepresentation=1, RescaleSlope="1", RescaleIntercept="512")
+    signed.PixelData = (image.astype("<i2") - 512).tobytes()
+    for ds in (twice, signed):
+        rescaled, _ = prepared(view_of(write(ds, tmp_path / "b.dcm"), modality="FFDM", upright=False), tmp_path)
+        assert rescaled == pytest.approx(plain, abs=0.003)
+
+
+def test_percentiles_stand_in_where_there_is_no_window_or_it_is_raw(tmp_path: Path) -> None:
+    raw = mammogram(breast() + 3, WindowCenter=5000, WindowWidth=10)
+    raw.PresentationIntentType, raw.SOPClassUID = "FOR PROCESSING", MAMMOGRAPHY[1]
+    without = mammogram(breast() + 3)
+    del without.WindowCenter, without.WindowWidth
+    for ds in (raw, without):
+        view = view_of(write(ds, tmp_path / "view.dcm"), modality="FFDM", upright=False)
+        image, _ = prepared(view, tmp_path)
+        tissue = image[0, 40:60, 5:30]
+        assert 0.2 < tissue.mean() < 0.8
+        assert tissue.std() > 0.05
+
+
+def test_depth_is_pooled_by_maximum_and_short_volumes_are_kept(tmp_path: Path) -> None:
+    frames = volume(slices=10, bright=7)
+    image, plan = prepared(view_of(write(tomosynthesis(frames), tmp_path / "v.dcm")), tmp_path)
+    x1, y1, x2, y2 = (round(value) for value in plan.geometry.box_to_model((44, 104, 56, 116)))
+    lit = [s for s in range(4) if image[s, y1:y2, x1:x2].mean() > 0.9]
+    assert lit == [s for s in range(4) if 7 in plan.geometry.region(s)]
+    short, plan = prepared(view_of(write(tomosynthesis(volume(slices=3)), tmp_path / "s.dcm")), tmp_path)
+    assert len(short) == plan.geometry.stored_slices == 3
+
+
+def test_slices_in_files_of_their_own_become_one_volume_by_position(tmp_path: Path) -> None:
+    frames = volume(slices=6, bright=1)
+    paths: list[Path] = []
+    for i in (4, 1, 5, 0, 3, 2):
+        ds = tomosynthesis_slice(frames[i], z=3 * i, Modality="CT")
+        paths.append(write(ds, tmp_path / f"{len(paths)}.dcm"))
+    whole = view_of(write(tomosynthesis(frames), tmp_path / "whole.dcm"))
+    percentile = dataclasses.replace(SMALL, intensity="percentile")
+    together, _ = prepared(whole, tmp_path, percentile)
+    apart, _ = prepared(dataclasses.replace(whole, files=tuple(paths)), tmp_path, percentile)
+    assert np.array_equal(apart, together)
+
+
+@pytest.mark.parametrize("kind", ["volume", "lying the wrong way", "mammogram", "MONOCHROME1"])
+def test_copies_are_the_stored_slices_as_they_are_shown(tmp_path: Path, kind: str) -> None:
+    """What a report shows: every slice, whole, upright, in the file's window; made while the view is prepared."""
+    stored = volume(9) if kind in ("volume", "lying the wrong way") else volume(1)
+    expected = np.rint(255 * ((stored - 399.5) / 799 + 0.5).clip(0, 1))
+    modality: Modality = "DBT" if len(stored) > 1 else "FFDM"
+    if kind == "lying the wrong way":
+        ds = tomosynthesis(np.ascontiguousarray(stored[:, ::-1, ::-1]))
+    elif kind == "volume":
+        ds = tomosynthesis(stored)
+    elif kind == "mammogram":
+        ds = mammogram(stored[0])
+    else:  # what was 0 is 1023, and dark
+        ds = mammogram(1023 - stored[0], PhotometricInterpretation="MONOCHROME1", WindowCenter=1023 - 399)
+    view = view_of(write(ds, tmp_path / "view.dcm"), modality=modality, upright=modality == "DBT")
+    target, copies = tmp_path / "prepared.npy", tmp_path / "copies.npy"
+    files, plan, filled = begin(view, SMALL, target, copies)
+    if not filled:
+        for s in range(plan.shape[0]):
+            fill(files, plan, target, range(s, s + 1), copies)
+    shown = np.load(copies)
+    assert shown.dtype == np.uint8
+    assert np.abs(shown - expected).max() <= 1
+    assert plan.turned == (kind == "lying the wrong way")
+
+
+@pytest.mark.parametrize("name", ["ge-ffdm-rmlo-jpeg-lossless.dcm", "siemens-mg-lcc-overlay-out-of-bounds.dcm"])
+def test_real_mammograms_are_prepared(real_data: Path, tmp_path: Path, name: str) -> None:
+    view = view_of(real_data / "dicom" / name, modality="FFDM", upright=False)
+    image, plan = prepared(view, tmp_path, PrepareSettings(width=220, length=440))
+    assert image.shape == plan.shape
+    assert max(image.shape[1] / 440, image.shape[2] / 220) == 1
+    assert 0.05 < image.mean() < 0.95
+    if name.startswith("ge"):  # the other shows a part of a breast at a biopsy, from below
+        assert image[0, :, :110].mean() > image[0, :, 110:].mean()  # the chest wall is on the left

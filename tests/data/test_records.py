@@ -1,0 +1,157 @@
+"""Records and their assembly: what they accept becomes the truth that a model is trained and judged by."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mm3d.data.datasets.assemble import Entry, assemble, find_one, read_rows
+from mm3d.data.records import Breast, Cohort, Finding, Label, Laterality, Problem, View
+from mm3d.shared.errors import InputError
+
+CANCER = Finding((0, 0, 1, 1), malignant=True)
+CYST = Finding((0, 0, 1, 1), malignant=False)
+
+
+def view(name: str = "v", side: Laterality = "L", findings: tuple[Finding, ...] | None = ()) -> View:
+    return View(name, side, "CC", "DBT", (Path("a.dcm"),), findings)
+
+
+def breast(patient: str = "P", split: str = "", name: str = "v") -> Breast:
+    return Breast(patient, "E", "L", "negative", (view(name),), split)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"box": (5, 0, 5, 1)}, "no area"),
+        ({"box": (0, 3, 1, 2)}, "no area"),
+        ({"box": (0, 0, float("nan"), 1)}, "no area"),
+        ({"first_slice": 1}, "not a range"),
+        ({"last_slice": 1}, "not a range"),
+        ({"first_slice": 3, "last_slice": 2}, "not a range"),
+        ({"slice": -1}, "negative"),
+    ],
+)
+def test_findings_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
+    given: dict[str, Any] = {"box": (0, 0, 1, 1), "malignant": True}
+    with pytest.raises(InputError, match=reason):
+        Finding(**(given | changes))
+
+
+def test_a_finding_may_be_seen_on_one_slice_only() -> None:
+    assert Finding((0, 0, 1, 1), malignant=False, slice=0, first_slice=0, last_slice=0).slice == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"laterality": "l"}, {"laterality": "B"}, {"position": "ML"}, {"modality": "MR"}, {"files": ()}]
+)
+def test_views_that_the_model_cannot_take_are_refused_with_their_name(changes: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"laterality": "L", "position": "CC", "modality": "DBT", "files": (Path("a"),)}
+    with pytest.raises(InputError, match="this one: "):
+        View(name="this one", findings=(), **(given | changes))
+
+
+@pytest.mark.parametrize(
+    ("label", "views", "reason"),
+    [
+        ("negative", (), "at least one view"),
+        ("cancer", (view(),), "'cancer' is none of malignant, benign, negative"),
+        ("negative", (view("v"), view("w", "R")), "other side"),
+        ("benign", (view(findings=(CYST,)), view("w", findings=(CANCER,))), "not malignant has a malignant finding"),
+        (None, (view(findings=(CANCER,)),), "not malignant has a malignant finding"),
+    ],
+)
+def test_breasts_that_contradict_themselves_are_refused_by_name(
+    label: Any, views: tuple[View, ...], reason: str
+) -> None:
+    with pytest.raises(InputError, match=f"P E L: .*{reason}"):
+        Breast("P", "E", "L", label, views)
+
+
+def test_not_annotated_is_not_the_same_as_nothing_found() -> None:
+    assert not Breast("P", "E", "L", "malignant", (view(findings=None),)).annotated
+    assert Breast("P", "E", "L", "malignant", (view(findings=None), view("w", findings=()))).annotated
+
+
+def test_a_cohort_names_each_view_once() -> None:
+    with pytest.raises(InputError, match="two views are called 'v'"):
+        Cohort("c", (breast("P"), breast("Q")))
+
+
+def test_a_patient_cannot_be_in_two_splits() -> None:
+    with pytest.raises(InputError, match="patient P is in 'train' and in 'test'"):
+        Cohort("c", (breast("P", "train", "v"), breast("P", "test", "w")))
+
+
+def entry(name: str, label: Label, side: Laterality = "L", exam: str = "E", **more: Any) -> Entry:
+    return Entry("P", exam, view(name, side, more.pop("findings", ())), label, **more)
+
+
+def test_views_are_gathered_by_exam_and_side_with_the_worst_label() -> None:
+    entries = [
+        entry("1", "benign", split="train", attributes={"density": "b"}),
+        entry("2", "negative", "R", split="train"),
+        entry("3", "malignant", split="train", attributes={"vendor": "x"}),
+        entry("4", "negative", exam="later", split="train"),
+    ]
+    cohort = assemble("c", entries, [Problem("5", "It is missing.")], ["a note"])
+    assert [(found.name, found.label) for found in cohort.breasts] == [
+        ("P E L", "malignant"),
+        ("P E R", "negative"),
+        ("P later L", "negative"),
+    ]
+    assert [found.name for found in cohort.breasts[0].views] == ["1", "3"]
+    assert cohort.breasts[0].attributes == {"density": "b", "vendor": "x"}
+    assert {found.split for found in cohort.breasts} == {"train"}
+    assert (cohort.problems, cohort.notes) == ((Problem("5", "It is missing."),), ("a note",))
+
+
+def test_a_breast_that_contradicts_itself_is_left_out_and_the_others_stay() -> None:
+    cohort = assemble("c", [entry("1", "benign", findings=(CANCER,)), entry("2", "negative", "R")])
+    assert [found.name for found in cohort.breasts] == ["P E R"]
+    (problem,) = cohort.problems
+    assert problem.subject == "P E L"
+    assert "malignant finding" in problem.reason
+
+
+def test_a_view_that_comes_twice_is_used_once_and_reported() -> None:
+    cohort = assemble("c", [entry("1", "benign"), entry("1", "malignant")])
+    assert [len(found.views) for found in cohort.breasts] == [1]
+    assert [problem.subject for problem in cohort.problems] == ["1"]
+
+
+def test_rows_come_by_name_stripped_and_whatever_a_spreadsheet_did_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes('\ufeffa;b;more\r\n 1 ;"x\n"\r\n2;y;z;beyond\r\n'.encode())
+    rows = read_rows(path, ["b", "a"], delimiter=";")
+    assert rows == [{"a": "1", "b": "x", "more": ""}, {"a": "2", "b": "y", "more": "z"}]
+
+
+def test_a_wrong_table_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"table\.csv is missing"):
+        read_rows(tmp_path / "table.csv", ["a"])
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"table\.csv has no column 'c', 'd'"):
+        read_rows(tmp_path / "table.csv", ["a", "c", "d"])
+    (tmp_path / "table.csv").write_bytes(b"a,b\n\xff\xfe,2\n")
+    with pytest.raises(InputError, match=r"table\.csv is not a CSV file in UTF-8"):
+        read_rows(tmp_path / "table.csv", ["a"])
+    (tmp_path / "table.csv").write_bytes(b"")
+    with pytest.raises(InputError, match=r"table\.csv is empty"):
+        read_rows(tmp_path / "table.csv", ["a"])
+    (tmp_path / "table.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(InputError, match=r"table\.csv has one column only; separate columns with ','"):
+        read_rows(tmp_path / "table.csv", ["a"])
+
+
+def test_a_file_is_found_at_any_depth_by_the_first_pattern_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    second = tmp_path / "table.csv"
+    first = tmp_path / "deep" / "er" / "Table v2.csv"
+    for path in (first, second):
+        path.touch()
+    assert find_one(tmp_path, "Table v*.csv", "table.csv") == first
+    assert find_one(tmp_path, "absent.csv", "table.csv") == second
+    with pytest.raises(InputError, match=r"has no absent\.csv or gone\.csv"):
+        find_one(tmp_path, "absent.csv", "gone.csv")

@@ -1,0 +1,54 @@
+"""Calibration and slice errors, by hand."""
+
+import numpy as np
+import pytest
+from support.boxes import array
+
+from mm3d.evaluate.metrics.calibration import reliability, wilson
+from mm3d.evaluate.metrics.depth import depth_errors
+
+NAN = np.nan
+
+
+def test_reliability_by_hand() -> None:
+    scores = array([0.05, 0.05, 0.1, 0.19, 1.0, 0.95, 0.98, 0.97])
+    found = reliability(scores, np.array([False, True, False, False, True, True, True, True]))
+    assert found.score == pytest.approx([0.05, 0.145, 0.975])
+    assert found.malignant.tolist() == [0.5, 0.0, 1.0]
+    assert found.count.tolist() == [2, 2, 4]
+    assert found.error == pytest.approx((2 * 0.45 + 2 * 0.145 + 4 * 0.025) / 8)
+    assert (found.low <= found.malignant).all()
+    assert (found.malignant <= found.high).all()
+
+
+def test_scores_that_are_probabilities_have_little_error_and_squared_ones_more() -> None:
+    random = np.random.default_rng(0)
+    p = random.random(20_000)
+    malignant = random.random(20_000) < p
+    assert reliability(p, malignant).error < 0.015
+    assert reliability(p**2, malignant).error > 0.1
+
+
+def test_logits_are_no_probabilities() -> None:
+    with pytest.raises(ValueError, match="0 to 1"):
+        reliability(array([-2.0, 0.5]), np.array([True, False]))
+
+
+def test_wilsons_interval_is_the_published_one() -> None:
+    low, high = wilson(array([0.0, 0.1]), np.array([10, 100]))
+    assert low == pytest.approx([0, 0.0552], abs=1e-4)
+    assert high == pytest.approx([0.2775, 0.1744], abs=1e-4)
+
+
+def test_depth_errors_by_hand() -> None:
+    predicted = array([10, 20, 30, NAN, 5, 40])
+    annotated = array([12, 20, 25, 9, NAN, 50])
+    visible = (array([10, 19, 26, 5, NAN, NAN]), array([14, 21, 29, 12, NAN, NAN]))
+    found = depth_errors(predicted, annotated, visible, array([1.0, 0.5, NAN, 1.0, 1.0, 1.0]))
+    assert (found.findings, found.median_slices, found.mean_slices) == pytest.approx((4, 3.5, 17 / 4))
+    assert found.p90_slices == pytest.approx(8.5)  # of 0, 2, 5 and 10
+    assert (found.findings_mm, found.median_mm, found.mean_mm) == (3, 2.0, 4.0)
+    assert (found.findings_visible, found.visible) == pytest.approx((3, 2 / 3))
+    none = depth_errors(*(array([]),) * 2, (array([]), array([])), array([]))
+    assert none.findings == 0
+    assert np.isnan(none.median_slices)

@@ -1,0 +1,329 @@
+"""Results as DICOM: what an archive refuses, or a viewer draws in the wrong place, the radiologist has not got."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.sequence import Sequence
+from pydicom.sr.codedict import codes
+from support.dicom_files import breast, item, mammogram, tomosynthesis, write
+from support.reports import (
+    ALGORITHM,
+    OBSERVED,
+    Marked,
+    assert_marks,
+    complaints,
+    concepts,
+    exam_of,
+    find,
+    in_one_study,
+    instance,
+    looked_at,
+    marked,
+    measurements,
+    sliced_exam,
+    trial_exam,
+    view_of,
+    write_trial,
+)
+
+from mm3d.output.sr import (
+    ReportedExam,
+    ReportedFinding,
+    UnreadView,
+    write_cad_report,
+    write_measurement_report,
+)
+from mm3d.shared.errors import InputError
+
+Write = Callable[[ReportedExam, Path], None]
+WRITERS = [
+    pytest.param(write_measurement_report, id="TID 1500"),
+    pytest.param(write_cad_report, id="TID 4000"),
+]
+both = pytest.mark.parametrize("write_report", WRITERS)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> list[Path]:
+    return write_trial(tmp_path)
+
+
+# ---- other software reads them -------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("case", ["findings", "none", "slices", "unread"])
+def test_the_standards_checkers_find_no_error(
+    write_report: Write, case: str, trial: list[Path], tmp_path: Path
+) -> None:
+    exams = {
+        "findings": lambda: trial_exam(trial),
+        "none": lambda: trial_exam(trial, operating_point=0.99),
+        "slices": lambda: sliced_exam(tmp_path),
+        "unread": lambda: replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)), UnreadView())),
+    }
+    report = tmp_path / "report.dcm"
+    write_report(exams[case](), report)
+    assert complaints(report) == []
+    assert [code.CodeMeaning for code in concepts(dcmread(report)) if not code.CodeMeaning.isascii()] == []
+
+
+@both
+def test_findings_of_mammograms_and_volumes_are_marked_where_they_are(
+    write_report: Write, trial: list[Path], tmp_path: Path
+) -> None:
+    write_report(trial_exam(trial), tmp_path / "report.dcm")
+    expected: list[Marked] = [
+        (
+            instance(path),
+            number + 1 if "DBT" in path.name else None,
+            (10.25, 50.5, 20.75, 62.0 + number),
+            60.0 + number,
+        )
+        for number, path in enumerate(trial)
+    ]
+    assert_marks(tmp_path / "report.dcm", *expected)
+
+
+@both
+def test_a_turned_volume_with_frames_in_disorder_is_marked_in_the_files_own_pixels(
+    write_report: Write, tmp_path: Path
+) -> None:
+    """240 rows, 200 columns. Slice 0 is the lowest, which is the fourth frame of the file."""
+    pixels = np.stack([breast(seed=z) for z in range(4)])
+    path = write(tomosynthesis(pixels, heights=[2.0, 1.0, 3.0, 0.0]), tmp_path / "volume.dcm")
+    findings = (
+        ReportedFinding((10.0, 20.0, 30.0, 50.0), 0.9, 0),
+        ReportedFinding((0.5, 1.5, 2.5, 3.5), 0.8, 3),
+        ReportedFinding((190.0, -3.0, 207.0, 30.0), 0.7, 1),  # partly outside of the image
+    )
+    write_report(exam_of(view_of(path, findings=findings, turned=True)), tmp_path / "report.dcm")
+    assert_marks(
+        tmp_path / "report.dcm",
+        (instance(path), 4, (170.0, 190.0, 190.0, 220.0), 90.0),
+        (instance(path), 3, (197.5, 236.5, 199.5, 238.5), 80.0),
+        (instance(path), 2, (0.0, 210.0, 10.0, 240.0), 70.0),
+    )
+
+
+@both
+def test_a_volume_in_a_file_per_slice_is_marked_on_the_file_of_the_slice(write_report: Write, tmp_path: Path) -> None:
+    write_report(sliced_exam(tmp_path), tmp_path / "report.dcm")
+    third = tmp_path / "7.dcm"
+    assert_marks(tmp_path / "report.dcm", (instance(third), None, (10.0, 20.0, 30.0, 40.0), 90.0))
+
+
+@both
+def test_without_a_finding_the_report_says_so(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
+    """An empty report could also mean that nobody looked."""
+    write_report(trial_exam(trial, operating_point=0.99), tmp_path / "report.dcm")
+    report = dcmread(tmp_path / "report.dcm")
+    assert marked(tmp_path / "report.dcm") == []
+    assert find(report, "111017")[0].ConceptCodeSequence[0].CodeMeaning == "All algorithms succeeded; without findings"
+    texts = [node.TextValue for value in ("121106", "111033") for node in find(report, value)]
+    assert len(texts) == 1
+    assert "No finding reaches the operating point of 0.99; nothing is marked." in texts[0]
+
+
+@both
+@pytest.mark.parametrize(("operating_point", "code"), [(0.5, "111244"), (0.99, "111243")])
+def test_a_report_of_a_part_does_not_claim_the_whole(
+    write_report: Write, operating_point: float, code: str, trial: list[Path], tmp_path: Path
+) -> None:
+    """Who reads "succeeded; without findings" takes the view that nobody looked at for a clear one."""
+    (tmp_path / "empty.dcm").touch()
+    exam = trial_exam(trial[1:], operating_point)
+    report, whole = tmp_path / "report.dcm", tmp_path / "whole.dcm"
+    write_report(exam, whole)
+    write_report(
+        replace(exam, unread=(UnreadView("L", "CC", (trial[0], tmp_path / "empty.dcm")), UnreadView())), report
+    )
+    assert find(dcmread(report), "111017")[0].ConceptCodeSequence[0].CodeValue == code
+    (text,) = [node.TextValue for value in ("121106", "111033") for node in find(dcmread(report), value)]
+    assert "Not looked at, because it could not be read: 2 files of L CC, 1 file of an unknown view." in text
+    assert marked(report) == marked(whole)
+    assert dcmread(report).SOPInstanceUID != dcmread(whole).SOPInstanceUID
+
+
+def test_a_workstation_learns_which_images_were_not_looked_at(trial: list[Path], tmp_path: Path) -> None:
+    write_cad_report(replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)),)), tmp_path / "cad.dcm")
+    report = dcmread(tmp_path / "cad.dcm")
+    assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Partially Succeeded"
+    assert looked_at(report, "111063") == [instance(path) for path in trial[1:]]
+    assert looked_at(report, "111025") == [instance(trial[0])]
+    evidence = report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence
+    named = {image.ReferencedSOPInstanceUID for series in evidence for image in series.ReferencedSOPSequence}
+    assert named == {instance(path) for path in trial}
+
+
+@both
+def test_scores_of_breasts_and_what_made_them_are_told(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
+    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125}, score=0.875)
+    write_report(exam, tmp_path / "report.dcm")
+    report = dcmread(tmp_path / "report.dcm")
+    text = next(node.TextValue for value in ("121106", "111033") for node in find(report, value))
+    assert "exam 0.875, left breast 0.812, right breast 0.125" in text
+    told = {node.TextValue for value in ("111001", "111003", "111002") for node in find(report, value)}
+    assert {"mm3d", "0.9", "weights: mini-synthetic", "operating point: 0.5"} <= told
+    assert f"intended use: {ALGORITHM.intended_use}" in told
+
+
+def test_software_finds_the_scores_of_breasts_as_numbers(trial: list[Path], tmp_path: Path) -> None:
+    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125}, score=0.875)
+    write_measurement_report(exam, tmp_path / "report.dcm")
+    groups = measurements(tmp_path / "report.dcm").get_image_measurement_groups()
+    found = {group.tracking_identifier: group.get_measurements()[0].value for group in groups}
+    assert found == {"L breast": 81.25, "R breast": 12.5, "exam": 87.5}
+    sides = {group.tracking_identifier: group.finding_sites[0].laterality for group in groups}
+    assert sides == {"L breast": codes.SCT.Left, "R breast": codes.SCT.Right, "exam": codes.SCT.Bilateral}
+    # OHIF fails on the whole report if a number outside of a region has nothing below it.
+    assert all(len(number.ContentSequence) > 0 for number in find(dcmread(tmp_path / "report.dcm"), "111047"))
+
+
+def test_a_workstation_learns_side_view_and_orientation_of_every_image(trial: list[Path], tmp_path: Path) -> None:
+    write_cad_report(trial_exam(trial), tmp_path / "report.dcm")
+    report = dcmread(tmp_path / "report.dcm")
+    entries = find(report, "111028")[0].ContentSequence
+    told = []
+    for entry in entries[: len(trial)]:
+        side, view = (find(entry, value)[0].ConceptCodeSequence[0].CodeMeaning for value in ("111027", "111031"))
+        told.append((side, view, *(find(entry, value)[0].TextValue for value in ("111044", "111043"))))
+    left = [("Left breast", "cranio-caudal", "A", "R"), ("Left breast", "medio-lateral oblique", "A", "FR")]
+    right = [("Right breast", "cranio-caudal", "P", "L"), ("Right breast", "medio-lateral oblique", "P", "FL")]
+    assert told == [left[0], left[0], left[1], left[1], right[0], right[0], right[1], right[1]]
+    assert looked_at(report, "111063") == [instance(path) for path in trial]
+    assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Succeeded"
+
+
+# ---- they belong to the exam ---------------------------------------------------------------------------------------
+
+
+@both
+def test_a_report_is_a_new_series_of_the_same_study_and_patient(write_report: Write, tmp_path: Path) -> None:
+    """Names outside of ASCII too, in sequences too; what is wrong in them is nobody's business on the terminal."""
+    other = item(PatientID="CANÄRY-2", TypeOfPatientID="TEXT")
+    fields: dict[str, Any] = {
+        "SpecificCharacterSet": "ISO_IR 100",
+        "PatientName": "Canäry^Ännä",
+        "PatientBirthDate": "1st of May",
+        "AccessionNumber": "CANARY-A1",
+        "OtherPatientIDsSequence": Sequence([other]),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        images = [mammogram(breast(), **fields), mammogram(breast(), view="MLO", **fields)]
+        in_one_study(*images)
+        paths = [write(ds, tmp_path / f"{number}.dcm") for number, ds in enumerate(images)]
+    finding = ReportedFinding((1.0, 1.0, 5.0, 5.0), 0.9)
+    exam = exam_of(view_of(paths[0], findings=(finding,)), view_of(paths[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_report(exam, tmp_path / "report.dcm")
+    report = dcmread(tmp_path / "report.dcm")
+    assert (report.PatientName, report.PatientID) == ("Canäry^Ännä", "CANARY-4711")
+    assert report.OtherPatientIDsSequence[0].PatientID == "CANÄRY-2"
+    assert (report.PatientBirthDate, report.AccessionNumber, report.StudyID) == ("1st of May", "CANARY-A1", "")
+    assert report.StudyInstanceUID == images[0].StudyInstanceUID
+    assert report.SeriesInstanceUID not in {ds.SeriesInstanceUID for ds in images}
+    assert (report.Modality, report.ContentDate, report.ContentTime) == ("SR", "20260304", "050607")
+    evidence = report.CurrentRequestedProcedureEvidenceSequence[0]
+    assert evidence.StudyInstanceUID == report.StudyInstanceUID
+    named = {
+        (series.SeriesInstanceUID, image.ReferencedSOPInstanceUID)
+        for series in evidence.ReferencedSeriesSequence
+        for image in series.ReferencedSOPSequence
+    }
+    assert named == {(ds.SeriesInstanceUID, ds.SOPInstanceUID) for ds in images}
+
+
+@both
+def test_the_same_result_is_the_same_object_and_another_is_another(
+    write_report: Write, trial: list[Path], tmp_path: Path
+) -> None:
+    """An archive keeps one object per number: a report written twice must not become two, nor two reports one."""
+    exam = trial_exam(trial)
+    moved = replace(exam, views=(replace(exam.views[0], findings=()), *exam.views[1:]))
+    later = replace(exam, observed=datetime(2026, 3, 4, 5, 6, 8))
+    found = []
+    for number, each in enumerate((exam, moved, later)):
+        for name in ("a", "b"):
+            write_report(each, tmp_path / f"{name}.sr")
+        assert (tmp_path / "a.sr").read_bytes() == (tmp_path / "b.sr").read_bytes(), number
+        found.append(dcmread(tmp_path / "a.sr"))
+    assert len({ds.SOPInstanceUID for ds in found}) == len({ds.SeriesInstanceUID for ds in found}) == 3
+
+
+def test_the_two_reports_are_two_series(trial: list[Path], tmp_path: Path) -> None:
+    exam = trial_exam(trial)
+    write_measurement_report(exam, tmp_path / "a.sr")
+    write_cad_report(exam, tmp_path / "b.sr")
+    one, two = dcmread(tmp_path / "a.sr"), dcmread(tmp_path / "b.sr")
+    assert one.StudyInstanceUID == two.StudyInstanceUID
+    assert one.SOPInstanceUID != two.SOPInstanceUID
+    assert one.SeriesInstanceUID != two.SeriesInstanceUID
+    assert one.SeriesNumber != two.SeriesNumber
+
+
+# ---- what cannot be reported ---------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("case", ["study", "patient", "slice", "box", "number"])
+def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
+    write_report: Write, case: str, tmp_path: Path
+) -> None:
+    images = [mammogram(breast()), mammogram(breast(), view="MLO")]
+    if case != "study":
+        in_one_study(*images)
+    if case == "patient":
+        images[1].PatientID = "CANARY-0815"
+    if case == "number":
+        images[1].SeriesInstanceUID = ""
+    paths = [write(ds, tmp_path / f"{number}.dcm") for number, ds in enumerate(images)]
+    findings = {
+        "slice": (ReportedFinding((1.0, 1.0, 5.0, 5.0), 0.9, 1),),
+        "box": (ReportedFinding((300.0, 1.0, 305.0, 5.0), 0.9),),
+    }.get(case, ())
+    exam = exam_of(view_of(paths[0]), view_of(paths[1], findings=findings))
+    said = {
+        "study": "is not of the study of",
+        "patient": "is not of the study of",
+        "slice": "has 1 slices, and a finding is on slice 1",
+        "box": "is outside of",
+        "number": "has no SeriesInstanceUID",
+    }
+    with pytest.raises(InputError, match=said[case]) as refused:
+        write_report(exam, tmp_path / "report.dcm")
+    assert str(paths[1]) in str(refused.value)
+    assert "canary" not in str(refused.value).lower()
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_scores_that_are_none_are_refused(trial: list[Path]) -> None:
+    view = view_of(trial[0])
+    with pytest.raises(InputError, match="from 0 to 1"):
+        ReportedFinding((1.0, 1.0, 5.0, 5.0), 1.5)
+    with pytest.raises(InputError, match="no area"):
+        ReportedFinding((5.0, 1.0, 5.0, 5.0), 0.5)
+    with pytest.raises(InputError, match="differ in R"):
+        ReportedExam((view,), {"L": 0.5, "R": 0.5}, 0.5, 0.5, ALGORITHM, OBSERVED)
+    with pytest.raises(InputError, match="score L is nan"):
+        ReportedExam((view,), {"L": float("nan")}, 0.5, 0.5, ALGORITHM, OBSERVED)
+
+
+@both
+def test_reports_of_real_mammograms(write_report: Write, real_data: Path, tmp_path: Path) -> None:
+    for name in ("ge-ffdm-rmlo-jpeg-lossless.dcm", "siemens-mg-lcc-overlay-out-of-bounds.dcm"):
+        path = real_data / "dicom" / name
+        finding = ReportedFinding((100.5, 200.0, 300.0, 400.25), 0.75)
+        write_report(exam_of(view_of(path, findings=(finding,))), tmp_path / "report.dcm")
+        assert_marks(tmp_path / "report.dcm", (instance(path), None, finding.box, 75.0))
+        copied = ("PatientBirthDate", "PatientName", "ReferringPhysicianName", "StudyTime")  # as wrong as they were
+        assert [line for line in complaints(tmp_path / "report.dcm") if not any(name in line for name in copied)] == []

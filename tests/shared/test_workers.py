@@ -1,0 +1,47 @@
+"""Workers: one that dies or hangs must not take the run along, nor may the number of cores show in the result."""
+
+import os
+import signal
+import time
+
+from mm3d.shared.workers import Outcome, Task, Workers
+
+
+def crash(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(_: int) -> None:
+    time.sleep(600)
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def test_a_crash_or_a_hang_costs_its_task_and_nothing_else() -> None:
+    with Workers(2) as workers:
+        for key, function in enumerate([double, crash, double, hang, double, double]):
+            workers.submit(Task(key, function, (key,), seconds=3.0 if function is hang else 60.0))
+        outcomes: dict[int, Outcome] = {outcome.key: outcome for outcome in workers.outcomes()}
+    assert {key: outcome.result for key, outcome in outcomes.items() if not outcome.failure} == {
+        0: 0,
+        2: 4,
+        4: 8,
+        5: 10,
+    }
+    assert "crashed" in outcomes[1].failure
+    assert "took over 3 s" in outcomes[3].failure
+
+
+def threads(_: int) -> list[str | None]:
+    return [os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+
+
+def test_a_worker_has_one_thread_whatever_the_machine_has() -> None:
+    """Sums over several threads come out differently, and the same seed must give the same bytes."""
+    before = dict(os.environ)
+    with Workers(1) as workers:
+        workers.submit(Task(0, threads, (0,), seconds=60.0))
+        assert [outcome.result for outcome in workers.outcomes()] == [["1", "1"]]
+    assert dict(os.environ) == before

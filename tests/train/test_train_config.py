@@ -1,0 +1,130 @@
+"""What a user writes in a configuration is what is trained, and a slip of the pen is found before an hour is lost."""
+
+from pathlib import Path
+
+import pytest
+from support.examples import build
+
+from mm3d.cli import main
+from mm3d.model.config import BACKBONES, PRESETS
+from mm3d.shared.errors import InputError
+from mm3d.train.config import SHIPPED, OptimiserConfig, read_config
+from mm3d.train.optimiser import make_optimiser, rate_at, set_rate
+
+TEXT = """
+[model]
+preset = "mini"
+backbone = "resnet18"
+heads = 2
+
+[[data.train]]
+folder = "prepared"
+input = "ffdm"
+
+[optimiser]
+learning_rate = 1e-3
+"""
+
+
+def write(tmp_path: Path, text: str = TEXT) -> Path:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
+    config = read_config(
+        write(tmp_path),
+        [
+            "--loop.steps",
+            "7",
+            "--optimiser.learning_rate=1e-5",
+            "--data.train.0.folder",
+            "other/place",
+            "--model.fusion",
+            "max",
+        ],
+    )
+    assert config.loop.steps == 7
+    assert config.optimiser.learning_rate == 1e-5
+    assert config.data.train[0].folder == Path("other/place")
+    assert config.model.fusion == "max"
+    assert config.model.heads == 2
+    assert config.model.backbone == BACKBONES["resnet18"]
+    assert config.model.proposals == PRESETS["mini"].proposals
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--loop.step", "7"], "unknown setting 'step'; did you mean 'steps'"),
+        (["--optimizer.learning_rate", "1"], "unknown setting 'optimizer'; did you mean 'optimiser'"),
+        (["--data.train.1.folder", "x"], "data.train is a list of 1; say which, from 0"),
+        (["--loop.steps", "many"], "'steps' must be of type int, not 'many'"),
+        (["--loop.steps", "0"], "steps = 0 must be at least 1"),
+        (["--loop.steps"], "--loop.steps has no value"),
+        (["loop.steps", "3"], "'loop.steps' is not a setting; write --section.key value"),
+        (["--model.preset", "huge"], "preset must be one of tiny, mini, paper"),
+        (["--model.backbone", "vgg"], "backbone must be one of small"),
+        (["--augment.rotate", "720"], "rotate = 720.0 must be from 0 to 180"),
+        (["--start", "x.safetensors"], "x.safetensors does not exist"),
+        (["--data.train.0.input", "ct"], "'input' must be one of volume, slices, mip, hm, msp, ffdm"),
+    ],
+)
+def test_slips_are_named(tmp_path: Path, settings: list[str], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_config(write(tmp_path), settings)
+    assert said in str(raised.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere.toml does not exist; give a configuration, or one of .* ffdm.toml"):
+        read_config(tmp_path / "nowhere.toml")
+    with pytest.raises(InputError, match="is not TOML"):
+        read_config(write(tmp_path, "[model"))
+    with pytest.raises(InputError, match=r"data.train has no cohort"):
+        read_config(write(tmp_path, "[data]\ntrain = []"))
+    with pytest.raises(InputError, match="the setting 'data' is missing"):
+        read_config(write(tmp_path, ""))
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.name)
+def test_the_configurations_that_come_along_are_right(path: Path) -> None:
+    own = [] if path.name != "dbt.toml" else ["--model.preset", "mini"]  # its model is that of the start weights
+    config = read_config(Path(path.name), own)  # by its bare name, as users give it
+    expected = PRESETS["paper"] if path.stem.endswith("-paper") else PRESETS["mini"]
+    assert config.model.proposals == expected.proposals
+    if path.stem.endswith("-paper"):
+        assert (config.optimiser.learning_rate, config.optimiser.weight_decay) == (2.5e-5, 1e-4)
+        assert (config.augment.horizontal_flip, config.augment.vertical_flip) == (0.5, 0.5)
+
+
+def test_a_model_that_nobody_chose_is_not_trained() -> None:
+    """It would be the paper's, for days, from random weights."""
+    with pytest.raises(InputError, match=r"dbt.toml has no \[model\], and there are no start weights .* give --start"):
+        read_config(Path("dbt.toml"))
+
+
+def test_unknown_options_of_other_commands_are_still_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["info", "--model.preset", "mini"])
+    assert raised.value.code == 2
+    assert "unrecognized arguments: --model.preset mini" in capsys.readouterr().err
+
+
+def test_the_learning_rate_over_the_steps() -> None:
+    cosine = OptimiserConfig(learning_rate=1.0, schedule="cosine", warmup=10, final=0.1)
+    rates = [rate_at(step, 110, cosine) for step in range(110)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1.0
+    assert rates[60] == pytest.approx(0.55)
+    assert rates[-1] == pytest.approx(0.1, abs=0.001)
+    falling = OptimiserConfig(learning_rate=1.0, schedule="step")
+    assert [rate_at(step, 90, falling) for step in (0, 59, 60, 79, 80, 89)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+    assert rate_at(5, 10, OptimiserConfig(learning_rate=0.3)) == 0.3
+    model = build()
+    optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25))
+    set_rate(optimiser, 2.0)
+    set_to = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert set_to[id(parameter)] == (0.5 if name.startswith("backbone.") else 2.0), name
