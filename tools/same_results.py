@@ -37,6 +37,8 @@ UNSTABLE = (
     "version",
     "mm3d",
 )
+# New names of what was compared before under another.
+RENAMED = {"findings": "annotations"}
 TRAININGS = {
     "ffdm": ("ffdm.toml", "--dense.steps", "10"),
     "weighted": ("dbt.toml", "--start", "ffdm"),
@@ -50,19 +52,30 @@ TRAININGS = {
 INPUTS = ("volume", "slices", "mip", "hm", "msp", "ffdm")
 
 
-def record(out: Path, tree: Path) -> None:
-    out.mkdir(parents=True)
+def record(out: Path, tree: Path, only: str) -> None:
+    """Run the commands of `only` ("demo", "train" or "all") with the mm3d of a tree."""
+    out.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
 
+    finished = out / "finished.txt"  # A killed recording continues after the last command that ended well.
+
     def mm3d(*arguments: object) -> None:
+        line = " ".join(map(str, arguments))
+        if finished.exists() and line in finished.read_text().splitlines():
+            return
         command = [sys.executable, "-m", "mm3d", *map(str, arguments)]
         with (out / "commands.log").open("a") as log:
             print("$ mm3d", *arguments, file=log, flush=True)
             code = subprocess.run(command, cwd=out, env=environment, stdout=log, stderr=subprocess.STDOUT).returncode
         if code:
-            sys.exit(f"mm3d {' '.join(map(str, arguments))} ended with exit code {code}; see {out / 'commands.log'}.")
+            sys.exit(f"mm3d {line} ended with exit code {code}; see {out / 'commands.log'}.")
+        with finished.open("a") as file:
+            print(line, file=file)
 
-    mm3d("demo", "-o", "demo")
+    if only != "train":
+        mm3d("demo", "-o", "demo")
+    if only == "demo":
+        return
     mm3d("phantom", "exams", "--breasts", 6, *TRIAL)
     mm3d("prepare", "tables", "exams", "-o", "prepared", "--width", 96, "--length", 192, "--slices", 8)
     mm3d("predict", "exams", "-o", "found", "--weights", "ffdm", "--threshold", 0.1)
@@ -71,20 +84,14 @@ def record(out: Path, tree: Path) -> None:
     for name, arguments in TRAININGS.items():
         steps = ("--loop.steps", 20, "--validate.every", 20, "--loop.batch", 4, "--loop.log_every", 1)
         mm3d("train", *arguments, *steps, "-o", f"runs/{name}")
+    if only == "train":
+        return
     for name in INPUTS:
         weights = "runs/slices" if name in ("slices", "msp") else "ffdm"
-        histogram = ("runs/hm",) if name == "hm" else ()
-        if histogram:
-            hm = (
-                "--data.train.0.input",
-                "hm",
-                "--data.validation.0.input",
-                "hm",
-                "--loop.steps",
-                4,
-                "--validate.every",
-                4,
-            )
+        if name == "hm":
+            hm: list[object] = ["--loop.steps", 4, "--validate.every", 4]
+            for part in ("train", "validation"):
+                hm += [f"--data.{part}.0.input", "hm", f"--data.{part}.0.mammograms", "trial/train"]
             mm3d("train", "dbt.toml", "--start", "ffdm", *hm, "-o", "runs/hm")
             weights = "runs/hm"
         mm3d("predict", "prepared", "-o", f"predicted/{name}", "--weights", weights, "--input", name)
@@ -94,9 +101,9 @@ def record(out: Path, tree: Path) -> None:
     mm3d("evaluate", "predicted/ffdm/predictions.json", "--truth", "prepared", "-o", "evaluation-ffdm")
 
 
-def compare(before: Path, after: Path, tolerance: float) -> int:
+def compare(before: Path, after: Path, tolerance: float, part: bool) -> int:
     names = [sorted(str(path.relative_to(folder)) for path in _results(folder)) for folder in (before, after)]
-    differences = [f"{name} is only in one of them" for name in sorted({*names[0]} ^ {*names[1]})]
+    differences = [f"{name} is only in one of them" for name in sorted({*names[0]} ^ {*names[1]}) if not part]
     compared = 0
     for name in sorted({*names[0]} & {*names[1]}):
         one, other = (dict(_numbers(folder / name)) for folder in (before, after))
@@ -143,7 +150,7 @@ def _flatten(value: Any, where: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, item in value.items():
             if name not in UNSTABLE and name not in DICOM_UNSTABLE:
-                yield from _flatten(item, f"{where}.{name}")
+                yield from _flatten(item, f"{where}.{RENAMED.get(name, name)}")
     elif isinstance(value, list):
         yield f"{where}.length", len(value)
         for number, item in enumerate(value):
@@ -164,17 +171,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record", help="run a tree and keep its results")
-    recording.add_argument("out", type=Path, help="a new folder")
+    recording.add_argument("out", type=Path, help="the folder to write")
     recording.add_argument("--tree", type=Path, default=ROOT, help="the checkout to run (default: this one)")
+    recording.add_argument("--only", choices=("demo", "train", "all"), default="all", help="what to run (default: all)")
     comparing = commands.add_parser("compare", help="compare two folders that were recorded")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--tolerance", type=float, default=1e-6, help="relative, absolute below 1 (default: 1e-6)")
+    comparing.add_argument("--part", action="store_true", help="one was recorded with --only: ignore missing files")
     arguments = parser.parse_args()
     if arguments.command == "record":
-        record(arguments.out.resolve(), arguments.tree.resolve())
+        record(arguments.out.resolve(), arguments.tree.resolve(), arguments.only)
         return 0
-    return compare(arguments.before, arguments.after, arguments.tolerance)
+    return compare(arguments.before, arguments.after, arguments.tolerance, arguments.part)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from mm3d.cli import main
 from mm3d.cli.demo import HIT, compare, demo, make_exam
 from mm3d.data.dicom.header import read_header
 from mm3d.evaluate.metrics.hits import iou
-from mm3d.output.predictions import BreastPrediction, Predictions, Proposal, ViewPrediction, read
+from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction, read
 
 SEED = 5
 PANES = {"lcc": "Left CC", "lmlo": "Left MLO", "rcc": "Right CC", "rmlo": "Right MLO"}
@@ -78,8 +78,8 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
     view, cancer = next((v, f) for b in breasts for v in b.views for f in v.findings if f.malignant)
     name = (view.laterality + view.position).lower()
     x1, y1, x2, y2 = cancer.box
-    there = Proposal((x1 + 1, y1, x2 + 1, y2), 0.6, 3.0)
-    elsewhere = Proposal((x1 + 500, y1, x2 + 500, y2), 0.7, 1.0)
+    there = Finding((x1 + 1, y1, x2 + 1, y2), 0.6, 3.0)
+    elsewhere = Finding((x1 + 500, y1, x2 + 500, y2), 0.7, 1.0)
     assert iou(np.array(there.box), np.array(cancer.box)) >= HIT
     below = "missed; there is a finding of score 0.60, slice 4, but marked is what scores at least 0.65."
     for threshold, told, found, others in (

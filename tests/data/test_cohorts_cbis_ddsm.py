@@ -12,7 +12,7 @@ from support.downloads import breast_of, reason_of, view_of
 
 from mm3d.data.datasets import cbis_ddsm
 from mm3d.data.dicom.header import MAMMOGRAPHY
-from mm3d.data.records import Cohort, Finding
+from mm3d.data.records import Annotation, Cohort
 
 
 def mask_of(x1: int, y1: int, x2: int, y2: int, shape: tuple[int, int] = (40, 30)) -> NDArray[np.uint8]:
@@ -104,9 +104,9 @@ def test_cbis_boxes_come_from_the_mask_wherever_it_is(
     cohort = download.read()
     (view,) = breast_of(cohort, "P_00001", "L").views
     assert view.name == "P_00001_LEFT_CC"
-    assert view.findings == (
-        Finding((3, 4, 10, 12), True, kind="mass"),
-        Finding((20, 30, 30, 40), False, kind="mass"),
+    assert view.annotations == (
+        Annotation((3, 4, 10, 12), True, kind="mass"),
+        Annotation((20, 30, 30, 40), False, kind="mass"),
     )
     assert breast_of(cohort, "P_00001", "L").label == "malignant"
     assert breast_of(cohort, "P_00001", "L").attributes == {"birads": "4", "density": "3"}
@@ -117,7 +117,7 @@ def test_cbis_makes_one_view_of_an_image_in_the_mass_and_calcification_tables(tm
     download.add("P_00002", "RIGHT", "MLO", "BENIGN", mask=mask_of(3, 4, 10, 12))
     download.add("P_00002", "RIGHT", "MLO", "MALIGNANT", kind="calc", mask=mask_of(1, 2, 5, 6))
     (view,) = breast_of(download.read(), "P_00002", "R").views
-    assert [(finding.kind, finding.malignant) for finding in view.findings or ()] == [
+    assert [(finding.kind, finding.malignant) for finding in view.annotations or ()] == [
         ("mass", False),
         ("calcification", True),
     ]
@@ -149,13 +149,13 @@ def test_cbis_never_takes_a_box_from_a_mask_that_does_not_fit(tmp_path: Path) ->
     download.add("P_00011", "LEFT", "CC", "MALIGNANT", mask=fits, crop=mask_of(1, 1, 9, 9))  # which of them?
     cohort = download.read()
     for name in ("P_00005", "P_00006", "P_00007", "P_00008", "P_00011"):
-        assert view_of(cohort, f"{name}_LEFT_CC").findings is None
+        assert view_of(cohort, f"{name}_LEFT_CC").annotations is None
         assert "not annotated" in reason_of(cohort, f"{name}_LEFT_CC")
         assert breast_of(cohort, name, "L").label == "malignant"
     assert "0 masks of the size of the image" in reason_of(cohort, "P_00005_LEFT_CC")
     assert "is missing" in reason_of(cohort, "P_00008_LEFT_CC")
     assert reason_of(cohort, "P_00009_LEFT_CC").endswith("000000.dcm is missing.")
-    assert view_of(cohort, "P_00010_LEFT_CC").findings == (Finding((3, 4, 10, 12), True, kind="mass"),)
+    assert view_of(cohort, "P_00010_LEFT_CC").annotations == (Annotation((3, 4, 10, 12), True, kind="mass"),)
 
 
 def test_the_real_cbis_ddsm_tables(real_data: Path) -> None:

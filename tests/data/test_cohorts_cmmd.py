@@ -56,7 +56,7 @@ def test_cmmd_takes_views_from_headers_and_annotates_nothing(tmp_path: Path) -> 
     views = breast_of(cohort, "D2-0002", "L").views
     assert [view.name for view in views] == ["D2-0002_L_CC", "D2-0002_L_MLO", "D2-0002_L_MLO_2"]
     assert [view.files[0].name for view in views] == ["1-1.dcm", "1-2.dcm", "1-6.dcm"]
-    assert all(view.findings is None for view in cohort.views())
+    assert all(view.annotations is None for view in cohort.views())
     assert breast_of(cohort, "D2-0002", "L").attributes == {
         "abnormality": "mass",
         "subtype": "Luminal A",

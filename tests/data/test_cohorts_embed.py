@@ -6,7 +6,7 @@ from support.csv_files import write_table
 from support.downloads import breast_of, reason_of, touch, view_of
 
 from mm3d.data.datasets import embed
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 
 
 def embed_download(folder: Path) -> Path:
@@ -84,12 +84,12 @@ def test_embed_joins_findings_to_images_by_exam_and_side(tmp_path: Path) -> None
 
 def test_embed_boxes_are_turned_to_x_before_y(tmp_path: Path) -> None:
     cohort = embed.read(embed_download(tmp_path))
-    assert view_of(cohort, "1_a").findings == (Finding((20, 100, 60, 300), True),)
-    assert view_of(cohort, "2_h").findings == (Finding((2, 1, 4, 3), False), Finding((6, 5, 8, 7), False))
-    assert view_of(cohort, "3_i").findings == (Finding((20, 10, 40, 30), False),)
-    assert view_of(cohort, "1_b").findings is None  # a cancer nobody marked here
-    assert view_of(cohort, "3_j").findings is None
-    assert view_of(cohort, "2_g").findings == ()
+    assert view_of(cohort, "1_a").annotations == (Annotation((20, 100, 60, 300), True),)
+    assert view_of(cohort, "2_h").annotations == (Annotation((2, 1, 4, 3), False), Annotation((6, 5, 8, 7), False))
+    assert view_of(cohort, "3_i").annotations == (Annotation((20, 10, 40, 30), False),)
+    assert view_of(cohort, "1_b").annotations is None  # a cancer nobody marked here
+    assert view_of(cohort, "3_j").annotations is None
+    assert view_of(cohort, "2_g").annotations == ()
 
 
 def test_embed_says_what_is_left_out_and_what_its_labels_are_worth(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_embed_says_what_is_left_out_and_what_its_labels_are_worth(tmp_path: Pat
         "Images left out (no assessment of the breast, or BI-RADS 0, 4, 5 or 6 without pathology): 4.",
     }
     assert any("malignant on a malignant breast" in note for note in cohort.notes)
-    assert view_of(cohort, "5_m").findings is None
+    assert view_of(cohort, "5_m").annotations is None
     assert "num_roi is 2, but there are 1 boxes" in reason_of(cohort, "5_m")
     assert "no area" in reason_of(cohort, "5_o")
     assert "missing" in reason_of(cohort, "1_gone")

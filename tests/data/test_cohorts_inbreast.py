@@ -8,7 +8,7 @@ from support.csv_files import write_table
 from support.downloads import breast_of, reason_of, touch, view_of
 
 from mm3d.data.datasets import inbreast
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.shared.errors import InputError
 
 
@@ -57,15 +57,15 @@ def inbreast_download(folder: Path) -> Path:
 def test_inbreast_boxes_are_the_bounds_of_the_outlines(tmp_path: Path) -> None:
     cohort = inbreast.read(inbreast_download(tmp_path))
     bounds = (10.5, 5.25, 30.0, 40.0)
-    assert view_of(cohort, "101").findings == (
-        Finding(bounds, True, kind="Mass"),
-        Finding(bounds, False, kind="Unnamed"),
+    assert view_of(cohort, "101").annotations == (
+        Annotation(bounds, True, kind="Mass"),
+        Annotation(bounds, False, kind="Unnamed"),
     )
     assert view_of(cohort, "101").position == "MLO"
-    assert view_of(cohort, "102").findings == (Finding(bounds, True, kind="Espiculated Region"),)
-    assert view_of(cohort, "103").findings == ()  # no XML file
-    assert view_of(cohort, "104").findings == (Finding(bounds, False, kind="Cluster"),)
-    assert view_of(cohort, "106").findings is None  # marked by points alone: there is a cancer, but no box
+    assert view_of(cohort, "102").annotations == (Annotation(bounds, True, kind="Espiculated Region"),)
+    assert view_of(cohort, "103").annotations == ()  # no XML file
+    assert view_of(cohort, "104").annotations == (Annotation(bounds, False, kind="Cluster"),)
+    assert view_of(cohort, "106").annotations is None  # marked by points alone: there is a cancer, but no box
 
 
 def test_inbreast_patients_are_told_apart_though_their_numbers_are_removed(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_inbreast_patients_are_told_apart_though_their_numbers_are_removed(tmp_p
 def test_inbreast_names_what_it_cannot_use(tmp_path: Path) -> None:
     folder = inbreast_download(tmp_path)
     cohort = inbreast.read(folder)
-    assert view_of(cohort, "105").findings is None
+    assert view_of(cohort, "105").annotations is None
     assert "105.xml cannot be read" in reason_of(cohort, "105")
     assert "The table says R MLO, but its file is 107_dddd_MG_L_ML_ANON.dcm" in reason_of(cohort, "107")
     assert "FB" in reason_of(cohort, "108")

@@ -42,10 +42,10 @@ def test_rsna_tells_cancer_from_biopsy_and_leaves_other_views_out(tmp_path: Path
     assert [view.name for view in breast_of(cohort, "7", "L").views] == ["7_1", "7_2"]
     assert breast_of(cohort, "7", "L").attributes["machine_id"] == "49"
     assert breast_of(cohort, "7", "L").split == ""
-    assert view_of(cohort, "7_1").findings is None
-    assert view_of(cohort, "7_3").findings is None  # whatever was biopsied is there, and not marked
-    assert view_of(cohort, "8_4").findings == ()
-    assert view_of(cohort, "10_11").findings is None  # its breast has cancer, whatever its own row says
+    assert view_of(cohort, "7_1").annotations is None
+    assert view_of(cohort, "7_3").annotations is None  # whatever was biopsied is there, and not marked
+    assert view_of(cohort, "8_4").annotations == ()
+    assert view_of(cohort, "10_11").annotations is None  # its breast has cancer, whatever its own row says
     assert "Images left out (view AT): 1." in cohort.notes
     assert "Images left out (view ML): 2." in cohort.notes
     assert "missing" in reason_of(cohort, "8_8")

@@ -12,7 +12,7 @@ from support.downloads import touch
 
 from mm3d.data.datasets import bcs_dbt, tables
 from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Breast, Cohort, Finding, Label, Laterality, Modality, Position, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Modality, Position, View
 from mm3d.shared.errors import InputError
 
 
@@ -23,18 +23,18 @@ def sample(folder: Path) -> tuple[Cohort, dict[str, int]]:
         name: str,
         side: Laterality,
         position: Position,
-        findings: tuple[Finding, ...] | None,
+        findings: tuple[Annotation, ...] | None,
         modality: Modality = "DBT",
     ) -> View:
         file = touch(folder / "images" / f"{name}.dcm")
         return View(name, side, position, modality, (file,), findings, upright=modality == "DBT")
 
-    cancer = Finding(
+    cancer = Annotation(
         (10, 20, 30.5, 40.25), malignant=True, slice=3, first_slice=1, last_slice=5, kind="mass, spiculated"
     )
-    benign = Finding((1, 2, 3, 4), malignant=False, slice=0, kind="architectural distortion")
-    flat = Finding((5, 6, 7, 8), malignant=True, kind="calcification")
-    unplaced = Finding((1, 1, 2, 2), malignant=False)
+    benign = Annotation((1, 2, 3, 4), malignant=False, slice=0, kind="architectural distortion")
+    flat = Annotation((5, 6, 7, 8), malignant=True, kind="calcification")
+    unplaced = Annotation((1, 1, 2, 2), malignant=False)
     views = (
         view("P1 S1 lcc", "L", "CC", (cancer, benign)),
         view("P1 S1 lcc2", "L", "CC", ()),
@@ -92,8 +92,10 @@ def test_plain_tables_of_bcs_dbt_are_tables_of_ours(tmp_path: Path) -> None:
     for kind in ("file-paths", "labels", "boxes"):
         (tmp_path / f"BCS-DBT-{kind}-train-v2.csv").rename(tmp_path / f"{kind}.csv")
     found = by_name(tables.read(tmp_path))
-    assert found["rcc"].findings == ()
-    assert found["lcc"].findings == (Finding((100, 200, 130, 240), True, slice=16, kind="architectural distortion"),)
+    assert found["rcc"].annotations == ()
+    assert found["lcc"].annotations == (
+        Annotation((100, 200, 130, 240), True, slice=16, kind="architectural distortion"),
+    )
     (tmp_path / "boxes.csv").unlink()  # half a copy must not pass as a cohort that nobody annotated
     with pytest.raises(InputError, match=r"boxes\.csv is missing"):
         tables.read(tmp_path)
@@ -143,7 +145,7 @@ def test_damaged_optional_columns_are_reported(
         (("a.dcm",), {"upright": False}, "upright"),
         (("a.dcm",), {"modality": "FFDM", "upright": False}, "has no slices"),
         (("a.dcm",), {"name": "no slice count"}, "number of its slices"),
-        (("a.dcm",), {"findings": (Finding((1, 1, 2, 2), False, slice=9),)}, "the volume has 9"),
+        (("a.dcm",), {"annotations": (Annotation((1, 1, 2, 2), False, slice=9),)}, "the volume has 9"),
         (("line\nbreak.dcm",), {}, "would not come back"),
     ],
 )
@@ -152,7 +154,7 @@ def test_what_the_tables_cannot_hold_is_refused_before_anything_is_written(
 ) -> None:
     folder = tmp_path / "cohort"
     given: dict[str, Any] = {"name": "v", "modality": "DBT", "upright": True}
-    given |= {"findings": (Finding((1, 1, 2, 2), False, slice=0),)} | changes
+    given |= {"annotations": (Annotation((1, 1, 2, 2), False, slice=0),)} | changes
     view = View(laterality="L", position="CC", files=tuple(folder / name for name in files), **given)
     with pytest.raises(InputError, match=reason):
         tables.write(Cohort("c", (Breast("P", "S", "L", "benign", (view,)),)), folder, {"v": 9})
@@ -179,7 +181,7 @@ sizes = st.tuples(*[st.integers(1, 4000).map(lambda number: number / 4)] * 2)
 
 
 @st.composite
-def some_findings(draw: st.DrawFn, modality: Modality, label: Label) -> tuple[Finding, ...] | None:
+def some_findings(draw: st.DrawFn, modality: Modality, label: Label) -> tuple[Annotation, ...] | None:
     if draw(st.booleans()):
         return draw(st.sampled_from([None, ()]))
     result = []
@@ -188,7 +190,7 @@ def some_findings(draw: st.DrawFn, modality: Modality, label: Label) -> tuple[Fi
         first, middle, last = sorted(draw(st.tuples(*[st.integers(0, SLICES - 1)] * 3)))
         ranged = modality == "DBT" and draw(st.booleans())
         result.append(
-            Finding(
+            Annotation(
                 box=(x, y, x + width, y + height),
                 malignant=label == "malignant" and draw(st.booleans()),
                 slice=middle if modality == "DBT" and draw(st.booleans()) else None,

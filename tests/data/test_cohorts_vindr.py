@@ -6,7 +6,7 @@ from support.csv_files import write_table
 from support.downloads import breast_of, reason_of, touch, view_of
 
 from mm3d.data.datasets import vindr
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 
 
 def vindr_download(folder: Path) -> Path:
@@ -55,12 +55,12 @@ def test_vindr_calls_birads_4_and_5_malignant_and_says_so(tmp_path: Path) -> Non
     cohort = vindr.read(vindr_download(tmp_path))
     left = breast_of(cohort, "s1", "L")
     assert (left.label, left.split, left.attributes) == ("malignant", "train", {"birads": "4", "density": "C"})
-    assert view_of(cohort, "suspicious").findings == (
-        Finding((10.5, 20, 300, 400), True, kind="Mass, Skin Thickening"),
-        Finding((1, 2, 3, 4), False, kind="Mass"),
-        Finding((2700, 0, 2800, 90), True, kind="Nipple Retraction"),  # the breast's BI-RADS; cut at the border
+    assert view_of(cohort, "suspicious").annotations == (
+        Annotation((10.5, 20, 300, 400), True, kind="Mass, Skin Thickening"),
+        Annotation((1, 2, 3, 4), False, kind="Mass"),
+        Annotation((2700, 0, 2800, 90), True, kind="Nipple Retraction"),  # the breast's BI-RADS; cut at the border
     )
-    assert view_of(cohort, "clean").findings == ()
+    assert view_of(cohort, "clean").annotations == ()
     assert view_of(cohort, "clean").files[0].suffix == ".dcm"
     assert breast_of(cohort, "s1", "R").label == "benign"
     assert breast_of(cohort, "s2", "L").label == "negative"
@@ -70,9 +70,9 @@ def test_vindr_calls_birads_4_and_5_malignant_and_says_so(tmp_path: Path) -> Non
 
 def test_vindr_leaves_out_what_contradicts_itself_and_goes_on(tmp_path: Path) -> None:
     cohort = vindr.read(vindr_download(tmp_path))
-    assert view_of(cohort, "torn").findings is None
+    assert view_of(cohort, "torn").annotations is None
     assert "no area" in reason_of(cohort, "torn")
-    assert view_of(cohort, "denied").findings is None
+    assert view_of(cohort, "denied").annotations is None
     assert "'No Finding' next to other rows" in reason_of(cohort, "denied")
     assert "missing" in reason_of(cohort, "absent")
     assert "ML" in reason_of(cohort, "tilted")
@@ -85,5 +85,5 @@ def test_categories_are_read_without_running_them(tmp_path: Path) -> None:
     table = folder / "vindr-mammo" / "finding_annotations.csv"
     harmful = f"open('{tmp_path / 'ran'}', 'w')"
     table.write_text(table.read_text().replace("['Focal Asymmetry']", f'"{harmful}"'))
-    assert view_of(vindr.read(folder), "benign").findings is None
+    assert view_of(vindr.read(folder), "benign").annotations is None
     assert not (tmp_path / "ran").exists()

@@ -13,7 +13,7 @@ from mm3d.data.inputs import (
     model_input,
     suspicion_projection,
 )
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.shared.errors import InputError
 
 RANDOM = np.random.default_rng(0)
@@ -65,8 +65,8 @@ def test_every_place_is_taken_from_its_most_suspicious_slice() -> None:
 
 def test_slices_are_drawn_within_the_reach_of_a_finding() -> None:
     """Box of 50 x 22: int(sqrt(36)) = 6 slices either side."""
-    finding = Finding((0.0, 0.0, 50.0, 22.0), True, slice=10)
-    far = Finding((0.0, 0.0, 8.0, 8.0), True, slice=30)
+    finding = Annotation((0.0, 0.0, 50.0, 22.0), True, slice=10)
+    far = Annotation((0.0, 0.0, 8.0, 8.0), True, slice=30)
     random = np.random.default_rng(0)
     drawn = [draw_slice((finding,), 60, random) for _ in range(300)]
     assert {z for z, _ in drawn} == set(range(4, 17))
@@ -74,7 +74,7 @@ def test_slices_are_drawn_within_the_reach_of_a_finding() -> None:
     both = [draw_slice((finding, far), 60, random) for _ in range(100)]
     assert {found for _, found in both} == {(finding,), (far,)}
     assert {z for z, _ in (draw_slice((), 5, random) for _ in range(100))} == set(range(5))
-    edge = Finding((0.0, 0.0, 50.0, 22.0), True, slice=1)
+    edge = Annotation((0.0, 0.0, 50.0, 22.0), True, slice=1)
     assert min(draw_slice((edge,), 60, random)[0] for _ in range(100)) == 0
 
 

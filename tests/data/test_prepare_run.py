@@ -21,7 +21,7 @@ from mm3d.data.datasets import folder as folder_reader
 from mm3d.data.prepare.prepared import read_breasts, write_cohort
 from mm3d.data.prepare.run import prepare
 from mm3d.data.prepare.view import WHITE
-from mm3d.data.records import Breast, Cohort, Finding
+from mm3d.data.records import Annotation, Breast, Cohort
 
 
 def exams(root: Path) -> Path:
@@ -87,8 +87,8 @@ def test_a_folder_of_exams_is_prepared_and_what_failed_is_named(
 def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
     frames = volume(bright=6)
     path = write(tomosynthesis(frames), tmp_path / "v.dcm")
-    finding = Finding((40, 100, 60, 120), True, slice=6, first_slice=5, last_slice=7)
-    view = view_of(path, findings=(finding,))
+    finding = Annotation((40, 100, 60, 120), True, slice=6, first_slice=5, last_slice=7)
+    view = view_of(path, annotations=(finding,))
     cohort = Cohort("one", (Breast("p", "e", "L", "malignant", (view,), "train", {"density": "C"}),))
     keys, _ = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
     write_cohort(tmp_path / "out", cohort, keys, [])
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_the_run_in_one_line(tmp_path: Path) -> None:
 
 def test_a_finding_beyond_the_last_slice_is_reported_and_not_moved(tmp_path: Path) -> None:
     path = write(tomosynthesis(volume()), tmp_path / "v.dcm")
-    view = view_of(path, findings=(Finding((40, 100, 60, 120), True, slice=9),))
+    view = view_of(path, annotations=(Annotation((40, 100, 60, 120), True, slice=9),))
     cohort = Cohort("one", (Breast("p", "e", "L", "malignant", (view,)),))
     keys, (problem,) = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
     assert not keys
@@ -215,7 +215,7 @@ def test_a_finding_beyond_the_last_slice_is_reported_and_not_moved(tmp_path: Pat
 
 def test_annotations_that_do_not_fit_the_image_are_reported(tmp_path: Path) -> None:
     path = write(tomosynthesis(volume()), tmp_path / "v.dcm")
-    outside = view_of(path, findings=(Finding((900, 100, 930, 120), True, slice=3),))
+    outside = view_of(path, annotations=(Annotation((900, 100, 930, 120), True, slice=3),))
     flat = view_of(path, name="flat", modality="FFDM", upright=False)
     cohort = Cohort("two", (Breast("p", "e", "L", "malignant", (outside, flat)),))
     _, problems = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)

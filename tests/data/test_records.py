@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from mm3d.data.datasets.assemble import Entry, assemble, find_one, read_rows
-from mm3d.data.records import Breast, Cohort, Finding, Label, Laterality, Problem, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Problem, View
 from mm3d.shared.errors import InputError
 
-CANCER = Finding((0, 0, 1, 1), malignant=True)
-CYST = Finding((0, 0, 1, 1), malignant=False)
+CANCER = Annotation((0, 0, 1, 1), malignant=True)
+CYST = Annotation((0, 0, 1, 1), malignant=False)
 
 
-def view(name: str = "v", side: Laterality = "L", findings: tuple[Finding, ...] | None = ()) -> View:
-    return View(name, side, "CC", "DBT", (Path("a.dcm"),), findings)
+def view(name: str = "v", side: Laterality = "L", annotations: tuple[Annotation, ...] | None = ()) -> View:
+    return View(name, side, "CC", "DBT", (Path("a.dcm"),), annotations)
 
 
 def breast(patient: str = "P", split: str = "", name: str = "v") -> Breast:
@@ -36,11 +36,11 @@ def breast(patient: str = "P", split: str = "", name: str = "v") -> Breast:
 def test_findings_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
     given: dict[str, Any] = {"box": (0, 0, 1, 1), "malignant": True}
     with pytest.raises(InputError, match=reason):
-        Finding(**(given | changes))
+        Annotation(**(given | changes))
 
 
 def test_a_finding_may_be_seen_on_one_slice_only() -> None:
-    assert Finding((0, 0, 1, 1), malignant=False, slice=0, first_slice=0, last_slice=0).slice == 0
+    assert Annotation((0, 0, 1, 1), malignant=False, slice=0, first_slice=0, last_slice=0).slice == 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_finding_may_be_seen_on_one_slice_only() -> None:
 def test_views_that_the_model_cannot_take_are_refused_with_their_name(changes: dict[str, Any]) -> None:
     given: dict[str, Any] = {"laterality": "L", "position": "CC", "modality": "DBT", "files": (Path("a"),)}
     with pytest.raises(InputError, match="this one: "):
-        View(name="this one", findings=(), **(given | changes))
+        View(name="this one", annotations=(), **(given | changes))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,12 @@ def test_views_that_the_model_cannot_take_are_refused_with_their_name(changes: d
         ("negative", (), "at least one view"),
         ("cancer", (view(),), "'cancer' is none of malignant, benign, negative"),
         ("negative", (view("v"), view("w", "R")), "other side"),
-        ("benign", (view(findings=(CYST,)), view("w", findings=(CANCER,))), "not malignant has a malignant finding"),
-        (None, (view(findings=(CANCER,)),), "not malignant has a malignant finding"),
+        (
+            "benign",
+            (view(annotations=(CYST,)), view("w", annotations=(CANCER,))),
+            "not malignant has a malignant finding",
+        ),
+        (None, (view(annotations=(CANCER,)),), "not malignant has a malignant finding"),
     ],
 )
 def test_breasts_that_contradict_themselves_are_refused_by_name(
@@ -70,8 +74,8 @@ def test_breasts_that_contradict_themselves_are_refused_by_name(
 
 
 def test_not_annotated_is_not_the_same_as_nothing_found() -> None:
-    assert not Breast("P", "E", "L", "malignant", (view(findings=None),)).annotated
-    assert Breast("P", "E", "L", "malignant", (view(findings=None), view("w", findings=()))).annotated
+    assert not Breast("P", "E", "L", "malignant", (view(annotations=None),)).annotated
+    assert Breast("P", "E", "L", "malignant", (view(annotations=None), view("w", annotations=()))).annotated
 
 
 def test_a_cohort_names_each_view_once() -> None:
@@ -85,7 +89,7 @@ def test_a_patient_cannot_be_in_two_splits() -> None:
 
 
 def entry(name: str, label: Label, side: Laterality = "L", exam: str = "E", **more: Any) -> Entry:
-    return Entry("P", exam, view(name, side, more.pop("findings", ())), label, **more)
+    return Entry("P", exam, view(name, side, more.pop("annotations", ())), label, **more)
 
 
 def test_views_are_gathered_by_exam_and_side_with_the_worst_label() -> None:
@@ -108,7 +112,7 @@ def test_views_are_gathered_by_exam_and_side_with_the_worst_label() -> None:
 
 
 def test_a_breast_that_contradicts_itself_is_left_out_and_the_others_stay() -> None:
-    cohort = assemble("c", [entry("1", "benign", findings=(CANCER,)), entry("2", "negative", "R")])
+    cohort = assemble("c", [entry("1", "benign", annotations=(CANCER,)), entry("2", "negative", "R")])
     assert [found.name for found in cohort.breasts] == ["P E R"]
     (problem,) = cohort.problems
     assert problem.subject == "P E L"

@@ -14,7 +14,7 @@ from support.csv_files import write_csv
 
 from mm3d.data.datasets import tables
 from mm3d.output import predictions as records
-from mm3d.output.predictions import BreastPrediction, Predictions, Proposal, ViewPrediction
+from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 from mm3d.shared.errors import InputError
 
 
@@ -85,7 +85,7 @@ def test_slice_errors_by_hand(cohort: Path, tmp_path: Path) -> None:
 
 def test_given_scores_of_views_and_breasts_are_used(cohort: Path, tmp_path: Path) -> None:
     def view(name: str, score: float) -> ViewPrediction:
-        return ViewPrediction(name, (Proposal((0, 0, 9, 9), 0.5, 1),), score=score)
+        return ViewPrediction(name, (Finding((0, 0, 9, 9), 0.5, 1),), score=score)
 
     found = []
     for high in (0.9, 0.1):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Finding, Label, Laterality
+from mm3d.data.records import Annotation, Label, Laterality
 from mm3d.evaluate.joined import Joined, join
 from mm3d.evaluate.judge import detections, judge, scored_breasts, scored_cases, scored_images
 from mm3d.evaluate.measure import measure
@@ -15,21 +15,21 @@ from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.subgroups import subgroups
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.output.predictions import BreastPrediction, Predictions, Proposal, ViewPrediction
+from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 
 BOX = (0.0, 0.0, 100.0, 100.0)
 AWAY = (500.0, 500.0, 600.0, 600.0)
 WEIGHTS = bootstrap.draw(9, 20, 0)
 
 
-def cancer(slice_: int | None = 20, box: Any = BOX, kind: str = "") -> Finding:
-    return Finding(box, malignant=True, slice=slice_, kind=kind)
+def cancer(slice_: int | None = 20, box: Any = BOX, kind: str = "") -> Annotation:
+    return Annotation(box, malignant=True, slice=slice_, kind=kind)
 
 
 def breast(
     patient: str,
     label: Label | None,
-    *findings: tuple[Finding, ...] | None,
+    *findings: tuple[Annotation, ...] | None,
     side: Laterality = "L",
     slices: int | None = 40,
 ) -> TruthBreast:
@@ -43,7 +43,7 @@ def breast(
 
 def predicted(patient: str, view: str, *proposals: tuple[Any, float | None, float]) -> BreastPrediction:
     """Proposals: box, slice, score."""
-    found = tuple(Proposal(box, score, slice=z) for box, z, score in proposals)
+    found = tuple(Finding(box, score, slice=z) for box, z, score in proposals)
     return BreastPrediction(patient, "S", "L" if view[0] == "l" else "R", (ViewPrediction(view, found),))
 
 
@@ -68,7 +68,7 @@ def test_a_volume_without_annotation_counts_only_where_there_can_be_no_cancer() 
 
 
 def test_a_malignant_volume_with_a_benign_finding_is_not_benign() -> None:
-    benign = Finding(AWAY, malignant=False, slice=3)
+    benign = Annotation(AWAY, malignant=False, slice=3)
     one = joined([breast("P1", "malignant", (cancer(), benign))], [predicted("P1", "lcc", (AWAY, 3, 0.5))])
     judged = judge(one, EvaluateSettings(leave_out_benign=True))
     assert judged.volumes.tolist() == [True]
@@ -91,7 +91,7 @@ def test_without_the_number_of_slices_a_tolerance_must_be_given() -> None:
     assert list(judge(joined(truth, given), EvaluateSettings()).rules) == ["2D"]
     judged = judge(joined(truth, given), EvaluateSettings(slice_tolerance=2))
     assert detections(judged, judged.rules["3D"]).found.tolist() == [0.9]
-    ranged = Finding(BOX, malignant=True, first_slice=21, last_slice=25)  # a range needs neither
+    ranged = Annotation(BOX, malignant=True, first_slice=21, last_slice=25)  # a range needs neither
     judged = judge(joined([breast("P1", "malignant", (ranged,), slices=None)], given), EvaluateSettings())
     assert detections(judged, judged.rules["3D"]).found.tolist() == [0.9]
 
@@ -174,7 +174,7 @@ def test_a_kind_of_finding_is_measured_against_all_that_is_not_malignant() -> No
 
 @pytest.mark.parametrize("given", [True, False])
 def test_a_breasts_score_is_its_own_or_the_highest_of_its_views(given: bool) -> None:
-    views = (ViewPrediction("lcc", (Proposal(BOX, 0.7, 1),)), ViewPrediction("lmlo", (Proposal(BOX, 0.3, 1),)))
+    views = (ViewPrediction("lcc", (Finding(BOX, 0.7, 1),)), ViewPrediction("lmlo", (Finding(BOX, 0.3, 1),)))
     prediction = BreastPrediction("P1", "S", "L", views, score=0.1 if given else None)
     one = joined([breast("P1", "negative", (), ())], [prediction])
     assert one.breast_scores.tolist() == [0.1 if given else 0.7]

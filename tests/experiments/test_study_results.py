@@ -15,7 +15,7 @@ from mm3d.data.batches import prepared_breasts
 from mm3d.data.datasets.keys import Key
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.evaluate import judge as judging
 from mm3d.evaluate.joined import join
 from mm3d.evaluate.metrics import bootstrap
@@ -41,7 +41,7 @@ from mm3d.experiments.results import (
 )
 from mm3d.experiments.spec import CohortSpec, RunSpec, StudySpec
 from mm3d.experiments.statistics import Difference, Statistics, together, verdict
-from mm3d.output.predictions import BreastPrediction, Predictions, Proposal, ViewPrediction
+from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 from mm3d.shared.errors import InputError
 
 
@@ -52,7 +52,7 @@ def made_up_truth(breasts: int = 120) -> Truth:
         malignant = number % 3 == 0
         patient, exam = f"P{number // 2:03d}", f"E{number // 2:03d}"
         side = "LR"[number % 2]
-        mark = (Finding((10, 10, 30, 30), True, 5, 3, 7, "mass" if number % 2 else "calcification"),)
+        mark = (Annotation((10, 10, 30, 30), True, 5, 3, 7, "mass" if number % 2 else "calcification"),)
         views = tuple(
             TruthView(Key(patient, exam, f"{side}{position}".lower(), "DBT"), position, "DBT", mark * malignant, 10)
             for position in ("CC", "MLO")
@@ -68,9 +68,9 @@ def made_up_predictions(truth: Truth, random: np.random.Generator) -> Prediction
     for breast in truth.breasts:
         views = []
         for view in breast.views:
-            proposals = [Proposal((50, 50, 70, 70), float(random.beta(1, 5)), 2.0) for _ in range(3)]
+            proposals = [Finding((50, 50, 70, 70), float(random.beta(1, 5)), 2.0) for _ in range(3)]
             if view.findings and random.random() < 0.8:
-                proposals.append(Proposal((10, 10, 30, 31), float(random.beta(3, 3)), float(random.integers(0, 10))))
+                proposals.append(Finding((10, 10, 30, 31), float(random.beta(3, 3)), float(random.integers(0, 10))))
             views.append(ViewPrediction(view.key.view, tuple(proposals), "DBT", float(random.random())))
         score = float(np.clip(random.normal(0.4 + 0.2 * (breast.label == "malignant"), 0.2), 0, 1))
         found.append(BreastPrediction(breast.patient, breast.exam, breast.laterality, tuple(views), score))
@@ -264,7 +264,7 @@ def test_pictures_are_a_folder_that_a_training_reads(tmp_path: Path) -> None:
     assert 0 < sum(scene.malignant for scene in scenes) < 12
     for scene, other in zip(scenes, again, strict=True):
         for view, same in zip(scene.views, other.views, strict=True):
-            kinds = [finding.kind for finding in view.view.findings or ()]
+            kinds = [finding.kind for finding in view.view.annotations or ()]
             assert (RING in kinds) == scene.malignant
             assert view.image().shape == (1, 64, 48)
             assert np.array_equal(view.image(), same.image())
@@ -285,11 +285,11 @@ def _contrast(view: Any) -> float:
 def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     folder = write_blobs(tmp_path / "blobs", breasts=2)
     view = prepared_breasts(folder, None, "DBT")[0].views[0]
-    assert view.view.findings
-    (x1, y1, x2, y2), weights = view.view.findings[0].box, (0.1, 0.6, 0.2, 0.1)
-    finding = Finding((x1, y1, x2, y2), True, 5, 3, 7, "mass")
-    hit = Proposal((x1 + 3, y1 + 3, x2 + 3, y2 + 3), 0.9, 5.0, 0.0, weights)  # beside the truth, or it would hide it
-    aside = Proposal((12, 22, 20, 30), 0.95, 1.0, 0.0, weights)
+    assert view.view.annotations
+    (x1, y1, x2, y2), weights = view.view.annotations[0].box, (0.1, 0.6, 0.2, 0.1)
+    finding = Annotation((x1, y1, x2, y2), True, 5, 3, 7, "mass")
+    hit = Finding((x1 + 3, y1 + 3, x2 + 3, y2 + 3), 0.9, 5.0, 0.0, weights)  # beside the truth, or it would hide it
+    aside = Finding((12, 22, 20, 30), 0.95, 1.0, 0.0, weights)
     faint = replace(hit, score=0.2)
     predicted = ViewPrediction("lcc", (aside, faint, hit), "DBT", 0.9)
     look = Look(RunSpec("mm3d", "M&M-3D", ()), view, finding, predicted, threshold=0.5)

@@ -9,8 +9,8 @@ import pytest
 from mm3d.data.datasets.keys import Key
 from mm3d.output.predictions import (
     BreastPrediction,
+    Finding,
     Predictions,
-    Proposal,
     ViewPrediction,
     read,
     read_dbtex,
@@ -29,7 +29,7 @@ def csv_file(folder: Path, *lines: str) -> Path:
     return path
 
 
-def only(predictions: Predictions) -> Proposal:
+def only(predictions: Predictions) -> Finding:
     (breast,) = predictions.breasts
     (view,) = breast.views
     (proposal,) = view.findings
@@ -37,7 +37,7 @@ def only(predictions: Predictions) -> Proposal:
 
 
 def test_columns_are_read_by_name(tmp_path: Path) -> None:
-    expected = Proposal((10, 20, 40, 60), 0.5, slice=17, depth=9)
+    expected = Finding((10, 20, 40, 60), 0.5, slice=17, depth=9)
     assert only(read(csv_file(tmp_path, HEADER, ROW))) == expected
     other = ",Score,View,StudyUID,PatientID,Y,X,Height,Width,Depth,Z,Comment"  # pandas' index comes first
     assert only(read(csv_file(tmp_path, other, "0,0.5,LCC,S1,P1,20,10,40,30,9,13,hello"))) == expected
@@ -106,8 +106,8 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
 
 
 def sample() -> Predictions:
-    proposal = Proposal((10.5, 20, 40, 60.25), 0.75, slice=17, slice_weights=(0.25, 0.75))
-    wide = Proposal((0, 0, 5, 5), -3.5, slice=4.5, depth=2)
+    proposal = Finding((10.5, 20, 40, 60.25), 0.75, slice=17, slice_weights=(0.25, 0.75))
+    wide = Finding((0, 0, 5, 5), -3.5, slice=4.5, depth=2)
     return Predictions(
         breasts=(
             BreastPrediction(
@@ -117,7 +117,7 @@ def sample() -> Predictions:
                 (
                     ViewPrediction("lcc", (proposal, wide), score=0.5),
                     ViewPrediction("lmlo", (), score=0.125),
-                    ViewPrediction("lcc", (Proposal((1, 2, 3, 4), 0.5),), modality="FFDM", score=0.5),
+                    ViewPrediction("lcc", (Finding((1, 2, 3, 4), 0.5),), modality="FFDM", score=0.5),
                 ),
                 score=0.25,
             ),
@@ -143,7 +143,7 @@ def test_the_csv_keeps_the_proposals_and_is_read_back(tmp_path: Path) -> None:
     assert lines[2] == "P1,S1,lcc,0,5,0,5,4,2,-3.5,DBT"
     back = read_dbtex(tmp_path / "predictions.csv")
     assert [view.findings[-1].slice for _, view in back.views()] == [4.5, None]
-    dbt = Predictions((BreastPrediction("P1", "S1", "L", (ViewPrediction("lcc", (Proposal((0, 0, 1, 1), 1, 3),)),)),))
+    dbt = Predictions((BreastPrediction("P1", "S1", "L", (ViewPrediction("lcc", (Finding((0, 0, 1, 1), 1, 3),)),)),))
     write_dbtex(dbt, tmp_path / "plain.csv")
     assert (tmp_path / "plain.csv").read_text() == f"{HEADER}\nP1,S1,lcc,0,1,0,1,3,0,1\n"
 

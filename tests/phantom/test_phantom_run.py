@@ -202,7 +202,7 @@ def test_the_tables_give_back_what_was_rendered(tmp_path: Path) -> None:
         truth = render(Trial(breasts=6), index)
         assert (breast.patient, breast.exam, breast.laterality) == (truth.patient, truth.exam, truth.laterality)
         assert (breast.label, breast.attributes) == (truth.label, truth.attributes)
-        assert [(view.position, view.modality, view.findings) for view in breast.views] == [
+        assert [(view.position, view.modality, view.annotations) for view in breast.views] == [
             (view.position, view.modality, view.findings) for view in truth.views
         ]
         assert len(breast.views) == 4

@@ -9,7 +9,7 @@ import numpy as np
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import ViewFile, finish_view, write_cohort
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Breast, Cohort, Finding, Label, Modality, Position, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Modality, Position, View
 
 SLICES, H, W = 4, 64, 48
 STORED = 12  # slices of the volume before it was pooled
@@ -63,7 +63,7 @@ def _write_view(
     image = 0.1 + 0.2 * random.random((own, H, W))
     cx, cy, z = centre
     radius = 7.0
-    findings: tuple[Finding, ...] | None = ()
+    findings: tuple[Annotation, ...] | None = ()
     if label == "malignant":
         y, x = np.mgrid[:H, :W] + 0.5
         blob = 0.7 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * (radius / 2) ** 2))
@@ -71,7 +71,7 @@ def _write_view(
             image[s] += blob * 0.3 ** abs(s - geometry.slice_to_model(min(z, stored - 1)))
         box = geometry.box_to_stored((cx - radius, cy - radius, cx + radius, cy + radius))
         depth: dict[str, Any] = {} if modality == "FFDM" else {"slice": z}
-        findings = (Finding(box, True, **depth),) if annotated else None
+        findings = (Annotation(box, True, **depth),) if annotated else None
     name = f"{folder.name} {number} {position} {modality}"
     key = f"{number:04d}{position}{modality}".lower()
     file = ViewFile(geometry, False, 0.1, 1.0, "", PrepareSettings(W, H, slices))

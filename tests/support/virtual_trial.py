@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mm3d.data.records import Finding, Label, Laterality, Modality, Position
+from mm3d.data.records import Annotation, Label, Laterality, Modality, Position
 from mm3d.phantom.imaging import SYSTEMS
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 
@@ -61,12 +61,12 @@ def _view(side: Laterality, position: str, modality: str, label: Label, random: 
     inside = (x / (0.6 * columns)) ** 2 + ((y - rows / 2) / (0.4 * rows)) ** 2 < 1
     tissue = 2 ** (bits - 2) + random.integers(0, 2 ** (bits - 3), (slices, rows, columns))
     pixels = np.where(inside, tissue, 0).astype(np.uint16)
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Annotation, ...] = ()
     if label != "negative" and not (label == "malignant" and position == "MLO"):  # a cancer seen in one view only
         pixels[slices // 2, 50:62, 10:20] = 2**bits - 1
         box = (10.0, 50.0, 20.0, 62.0) if side == "L" else (columns - 20.0, 50.0, columns - 10.0, 62.0)
         marks = {"slice": 4, "first_slice": 3, "last_slice": 6} if modality == "DBT" else {}
-        findings = (Finding(box, label == "malignant", kind="mass", **marks),)
+        findings = (Annotation(box, label == "malignant", kind="mass", **marks),)
     if side == "R":
         pixels = np.ascontiguousarray(pixels[:, :, ::-1])
     kind: Modality = modality  # type: ignore[assignment]

@@ -168,7 +168,7 @@ def test_views_of_different_depth_meet(tmp_path: Path) -> None:
 
 
 def nobody_said(breast: Breast) -> Breast:
-    views = tuple(dataclasses.replace(view, findings=None) for view in breast.views)
+    views = tuple(dataclasses.replace(view, annotations=None) for view in breast.views)
     return dataclasses.replace(breast, label=None, views=views)
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from mm3d.data.datasets.folder import exam_code, files_in
 from mm3d.data.dicom.header import read_dataset
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.model import weights
-from mm3d.output.predictions import Predictions, Proposal, read_json
+from mm3d.output.predictions import Finding, Predictions, read_json
 from mm3d.phantom.dicom import write_view
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
@@ -100,7 +100,7 @@ def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: 
     yield f"Found {found} of {cancers_in_views}; {others} other mark{'s' * (others != 1)}."
 
 
-def _found(cancer: Finding, proposals: tuple[Proposal, ...], threshold: float) -> str:
+def _found(cancer: Annotation, proposals: tuple[Finding, ...], threshold: float) -> str:
     """Whether a cancer is marked, by the highest proposal that hits it."""
     hits = [proposal for proposal in proposals if _hits(proposal, cancer)]
     if not hits:
@@ -112,7 +112,7 @@ def _found(cancer: Finding, proposals: tuple[Proposal, ...], threshold: float) -
     return f"found, {where}."
 
 
-def _hits(proposal: Proposal, cancer: Finding) -> bool:
+def _hits(proposal: Finding, cancer: Annotation) -> bool:
     return bool(iou(np.array(proposal.box), np.array(cancer.box)) >= HIT)
 
 

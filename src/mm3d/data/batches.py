@@ -30,7 +30,7 @@ class PreparedBreast:
 
     @property
     def annotated(self) -> bool:
-        return any(view.view.findings is not None for view in self.views)
+        return any(view.view.annotations is not None for view in self.views)
 
     def pairs(self) -> list[ViewPair]:
         """CC and MLO as they go through the model together. Where there are several of one kind, each is in some pair:

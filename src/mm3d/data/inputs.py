@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.records import Finding, Modality
+from mm3d.data.records import Annotation, Modality
 from mm3d.shared.errors import InputError
 
 InputName = Literal["volume", "slices", "mip", "hm", "msp", "ffdm"]
@@ -96,8 +96,8 @@ def suspicion_projection(volume: NDArray[np.uint16], suspicion: NDArray[np.float
 
 
 def draw_slice(
-    findings: tuple[Finding, ...], slices: int, random: np.random.Generator
-) -> tuple[int, tuple[Finding, ...]]:
+    findings: tuple[Annotation, ...], slices: int, random: np.random.Generator
+) -> tuple[int, tuple[Annotation, ...]]:
     """Buda's sampling: the stored slice of a volume to train on, and the findings that are on it.
 
     With findings, one is drawn, and a slice within its reach, which is int(sqrt((W + H) / 2)) slices either side of its

@@ -1,4 +1,4 @@
-"""What is known of a collection of exams before any pixel is read: findings, views, breasts, and a cohort of breasts.
+"""What is known of exams before any pixel is read: annotations, views, breasts, and a cohort of breasts.
 
 Frames of reference: boxes are xyxy in *stored* pixels (x to the right, y down, the corner of the first pixel is 0, 0),
 slices are 0-based indices into the volume ordered by position. Stored means as decoded from the file; where
@@ -19,8 +19,8 @@ Label = Literal["malignant", "benign", "negative"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something a radiologist marked. Benign findings are kept: a detector must learn to leave them alone."""
+class Annotation:
+    """A box that a radiologist drew. Benign ones are kept: a detector must learn to leave them alone."""
 
     box: tuple[float, float, float, float]  # x1, y1, x2, y2 in stored pixels
     malignant: bool
@@ -49,7 +49,7 @@ class View:
     position: Position
     modality: Modality
     files: tuple[Path, ...]
-    findings: tuple[Finding, ...] | None  # None: not annotated; (): annotated, and there is none
+    annotations: tuple[Annotation, ...] | None  # None: not annotated; (): annotated, and there is none
     upright: bool = False  # boxes were drawn after the official 180 degree correction, so pixels get it, too
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Breast:
             raise InputError(f"{self.name}: {self.label!r} is none of {', '.join(get_args(Label))}")
         if any(view.laterality != self.laterality for view in self.views):
             raise InputError(f"{self.name}: a view is of the other side")
-        malignant = any(finding.malignant for view in self.views for finding in view.findings or ())
+        malignant = any(annotation.malignant for view in self.views for annotation in view.annotations or ())
         if malignant and self.label != "malignant":
             raise InputError(f"{self.name}: a breast that is not malignant has a malignant finding")
 
@@ -89,7 +89,7 @@ class Breast:
 
     @property
     def annotated(self) -> bool:
-        return any(view.findings is not None for view in self.views)
+        return any(view.annotations is not None for view in self.views)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Finding, Modality
+from mm3d.data.records import Annotation, Modality
 from mm3d.evaluate.metrics.hits import BoolArray, Findings, FloatArray, IntArray, Proposals
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
@@ -26,7 +26,7 @@ class Joined:
     breast_of: IntArray  # (V,)
     proposals: Proposals
     findings: Findings
-    marks: tuple[Finding, ...]  # F, the records of `findings`
+    marks: tuple[Annotation, ...]  # F, the records of `findings`
     malignant: BoolArray  # (F,)
     view_scores: FloatArray  # (V,), -inf: nothing was predicted
     breast_scores: FloatArray  # (B,)
@@ -177,7 +177,7 @@ def _proposals(predicted: list[ViewPrediction | None]) -> Proposals:
     )
 
 
-def _findings(marks: list[tuple[int, Finding]]) -> Findings:
+def _findings(marks: list[tuple[int, Annotation]]) -> Findings:
     return Findings(
         volume=np.array([number for number, _ in marks], dtype=np.int64),
         boxes=np.array([mark.box for _, mark in marks], dtype=float).reshape(-1, 4),

@@ -12,7 +12,7 @@ from mm3d.data.datasets import bcs_dbt, tables
 from mm3d.data.datasets.keys import Key, keys_of
 from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
 from mm3d.data.prepare.prepared import read_breasts
-from mm3d.data.records import Finding, Label, Laterality, Modality, Position, Problem
+from mm3d.data.records import Annotation, Label, Laterality, Modality, Position, Problem
 from mm3d.shared.errors import InputError
 
 
@@ -23,7 +23,7 @@ class TruthView:
     key: Key
     position: Position
     modality: Modality
-    findings: tuple[Finding, ...] | None  # None: not annotated
+    findings: tuple[Annotation, ...] | None  # None: not annotated
     slices: int | None = None  # of the stored volume
     pixel_spacing: float | None = None  # mm
     slice_spacing: float | None = None  # mm
@@ -84,7 +84,7 @@ def _from_prepared(folder: Path) -> Truth:
                 key=key,
                 position=view.view.position,
                 modality=view.view.modality,
-                findings=view.view.findings,
+                findings=view.view.annotations,
                 slices=view.file.geometry.stored_slices,
                 pixel_spacing=view.file.pixel_spacing,
                 slice_spacing=view.file.slice_spacing,

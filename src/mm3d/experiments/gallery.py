@@ -23,7 +23,7 @@ from mm3d.data.batches import prepared_breasts
 from mm3d.data.datasets.keys import Key, keys_of
 from mm3d.data.inputs import grey
 from mm3d.data.prepare.prepared import PreparedView
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.joined import in_split
 from mm3d.evaluate.metrics.hits import iou
@@ -33,7 +33,7 @@ from mm3d.experiments.cohorts import part_of
 from mm3d.experiments.results import NOT_FOUND, UNIT, Result, judged_findings, read_cohort, threshold_of
 from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.experiments.work import histogram_of, model_of
-from mm3d.output.predictions import Proposal, ViewPrediction
+from mm3d.output.predictions import Finding, ViewPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.files import replacing
 
@@ -50,12 +50,12 @@ class Look:
 
     run: RunSpec
     prepared: PreparedView
-    finding: Finding
+    finding: Annotation
     predicted: ViewPrediction
     threshold: float  # what is called has at least this score
 
     @property
-    def hit(self) -> Proposal | None:
+    def hit(self) -> Finding | None:
         """The highest-scoring proposal on the finding."""
         box = np.array(self.finding.box)
         on = [one for one in self.predicted.findings if iou(np.array(one.box), box) >= LEAST_IOU]
@@ -121,7 +121,7 @@ def largest_gain(first: Result, last: Result, threshold: float, last_threshold: 
     return int(np.argmax(np.where(usable, gain, -np.inf))) if usable.any() else None
 
 
-def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Finding]]:
+def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Annotation]]:
     """The findings that recall is of, in the order of the results."""
     part = part_of(study, run.test)
     truth = in_split(read_truth(part.folder), part.split)
@@ -129,7 +129,7 @@ def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Finding]]
 
 
 def _looks(
-    study: StudySpec, run: RunSpec, result: Result, findings: Sequence[tuple[TruthView, Finding]], threshold: float
+    study: StudySpec, run: RunSpec, result: Result, findings: Sequence[tuple[TruthView, Annotation]], threshold: float
 ) -> list[Look]:
     """Predict the findings' breasts again."""
     part, path = part_of(study, run.test), Path(result.weights)

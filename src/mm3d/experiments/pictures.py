@@ -16,7 +16,7 @@ from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import ViewFile, finish_view, write_cohort
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.view import WHITE
-from mm3d.data.records import Breast, Cohort, Finding, Label, Position, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Position, View
 from mm3d.shared.console import progress
 from mm3d.shared.files import clear_half_made, half_made
 
@@ -73,12 +73,12 @@ def _write_view(
 ) -> tuple[View, str]:
     H, W = shape
     picture = ground(shape, random)
-    findings: list[Finding] = []
+    findings: list[Annotation] = []
     for kind, radius, contrast in things:
         x, y = random.uniform(radius, W - radius), random.uniform(radius, H - radius)
         picture += contrast * drawn(kind, (x, y), radius, shape, random)
         box = (max(0.0, x - radius), max(0.0, y - radius), min(float(W), x + radius), min(float(H), y + radius))
-        findings.append(Finding(box, kind == RING, kind=kind))
+        findings.append(Annotation(box, kind == RING, kind=kind))
     key = f"{seed:06d}-{number:06d}-{position.lower()}"
     geometry = Geometry((0, 0, W, H), mirrored=False, height=H, width=W, stored_slices=1, slices=1)
     partial = half_made(folder / "views" / f"{key}.npy")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.evaluate.joined import join
 from mm3d.evaluate.judge import Judged, false_positives, judge
 from mm3d.evaluate.metrics.froc import Detections, allowed, threshold_at
@@ -128,7 +128,7 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
     )
 
 
-def judged_findings(truth: Truth, settings: EvaluateSettings) -> list[tuple[TruthView, Finding]]:
+def judged_findings(truth: Truth, settings: EvaluateSettings) -> list[tuple[TruthView, Annotation]]:
     """The findings of a modality that recall is of, in the order of all results, with their views."""
     judged = judge(join("nothing", Predictions(()), truth, settings), settings)
     joined, chosen = judged.joined, _judged(judged)

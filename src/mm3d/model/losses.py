@@ -94,7 +94,7 @@ def detection_losses(
 ) -> Losses:
     """All terms at all heads. sizes: (B, V, 2), the batch's unpadded heights and widths.
 
-    Finding-level terms are sums over findings (and, focal, over proposals), divided by the number of findings in the
+    Annotation-level terms are sums over findings (and, focal, over proposals), divided by the number of findings in the
     batch over all ranks; image and breast terms are means over all ranks. No term is ever skipped: with nothing to sum
     it is a zero that still depends on its inputs, so every parameter has a gradient in every batch, as data-parallel
     training needs.

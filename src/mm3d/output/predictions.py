@@ -30,7 +30,7 @@ COLUMNS = (*KEY, *NUMBERS)  # in DBTex's own order
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Finding:
     """Something a detector marked."""
 
     box: tuple[float, ...]  # x1, y1, x2, y2 in stored pixels
@@ -63,7 +63,7 @@ class ViewPrediction:
     """The proposals of one view, in any order, and the view's own score if the detector gives one."""
 
     view: str  # lcc, lmlo, rcc or rmlo, with a number behind it if there are several of a kind, as in the tables
-    findings: tuple[Proposal, ...]
+    findings: tuple[Finding, ...]
     modality: Modality = "DBT"
     score: float | None = None
 
@@ -136,7 +136,7 @@ def read(path: Path) -> Predictions:
 
 def read_dbtex(path: Path) -> Predictions:
     """DBTex's CSV. Optional: Modality (DBT if not given), an empty Z where no slice is predicted."""
-    views: dict[Key, list[Proposal]] = {}
+    views: dict[Key, list[Finding]] = {}
     places: dict[Key, str] = {}
     for number, row in enumerate(read_rows(path, COLUMNS), 2):  # as spreadsheets count: the header is row 1
         place = f"{path}, row {number}"
@@ -164,7 +164,7 @@ def read_dbtex(path: Path) -> Predictions:
     )
 
 
-def _proposal(row: Mapping[str, str], modality: str) -> Proposal:
+def _proposal(row: Mapping[str, str], modality: str) -> Finding:
     given = {column: _number(column, row[column]) for column in NUMBERS if column != "Z"}
     x, y, width, height, depth = (given[column] for column in ("X", "Y", "Width", "Height", "Depth"))
     if width < 0 or height < 0:
@@ -172,7 +172,7 @@ def _proposal(row: Mapping[str, str], modality: str) -> Proposal:
     middle = None
     if row["Z"] and modality == "DBT":
         middle = _number("Z", row["Z"]) + (max(depth, 1.0) - 1) / 2
-    return Proposal((x, y, x + width, y + height), given["Score"], middle, depth)
+    return Finding((x, y, x + width, y + height), given["Score"], middle, depth)
 
 
 def _number(column: str, text: str) -> float:

@@ -137,7 +137,7 @@ def _record(rendered: RenderedBreast) -> Record:
                 position=view.position,
                 modality=view.modality,
                 files=(Path("images", rendered.patient, f"{rendered.exam}-{kind}-{view.modality.lower()}.dcm"),),
-                findings=view.findings,
+                annotations=view.findings,
                 upright=view.modality == "DBT",
             )
         )

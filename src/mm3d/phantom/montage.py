@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
@@ -47,7 +47,7 @@ def _telling(trial: Trial) -> dict[str, int]:
     return {kind: found[kind] for kind in KINDS if kind in found}
 
 
-def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView, finding: Finding) -> Image.Image:
+def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView, finding: Annotation) -> Image.Image:
     best, spacing = finding.slice or 0, deep.slice_spacing or 1.0
     beside = best + round(OFF / spacing)
     if beside >= len(deep.pixels):
@@ -73,7 +73,7 @@ def _row(breast: RenderedBreast, flat: RenderedView, deep: RenderedView, finding
     return row
 
 
-def _tile(picture: NDArray[np.floating], finding: Finding, view: RenderedView, window: float | None) -> Image.Image:
+def _tile(picture: NDArray[np.floating], finding: Annotation, view: RenderedView, window: float | None) -> Image.Image:
     """A picture HEIGHT pixels high: the whole view with the box, or `window` mm around the finding."""
     rows, columns = picture.shape
     x1, y1, x2, y2 = finding.box

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.records import Finding, Label, Laterality, Modality, Position
+from mm3d.data.records import Annotation, Label, Laterality, Modality, Position
 from mm3d.phantom.imaging import System
 
 
@@ -19,7 +19,7 @@ class RenderedView:
     modality: Modality
     pixels: NDArray[np.uint16]  # (S, H, W), S = 1 for FFDM
     bits: int  # bits stored: 12 for FFDM, 10 for DBT
-    findings: tuple[Finding, ...]  # of a mammogram, without slices
+    findings: tuple[Annotation, ...]  # of a mammogram, without slices
     pixel_spacing: float  # mm
     slice_spacing: float | None  # mm, None for FFDM
 

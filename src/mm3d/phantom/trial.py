@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.records import Finding, Label, Laterality, Position
+from mm3d.data.records import Annotation, Label, Laterality, Position
 from mm3d.phantom.anatomy import Array, Form, draw_anatomy, form
 from mm3d.phantom.display import MAMMOGRAM_BITS, SLICE_BITS, present_mammogram, present_slices
 from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
@@ -232,8 +232,8 @@ def _images(
         best, first, last = visible_range(detectability(signal, spectrum))
         kind = seen.lesion.kind
         where = _stored(box, laterality, scale)
-        flat_findings.append(Finding(where, kind.malignant, kind=kind.name))
-        deep_findings.append(Finding(where, kind.malignant, best, first, last, kind.name))
+        flat_findings.append(Annotation(where, kind.malignant, kind=kind.name))
+        deep_findings.append(Annotation(where, kind.malignant, best, first, last, kind.name))
 
     def image(pixels: NDArray[np.uint16], deep: bool) -> RenderedView:
         return RenderedView(

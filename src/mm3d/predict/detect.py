@@ -19,7 +19,7 @@ from mm3d.model import weights
 from mm3d.model.config import EngineName
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit
-from mm3d.output.predictions import BreastPrediction, Proposal, ViewPrediction
+from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
 from mm3d.predict.nms import suppress, unite
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
@@ -200,7 +200,7 @@ def _view_score(found: Found, settings: PredictSettings) -> float:
     return float(torch.tensor(found.logit, dtype=torch.float64).sigmoid())
 
 
-def _proposals(found: Found, geometry: Geometry, settings: PredictSettings, name: InputName) -> tuple[Proposal, ...]:
+def _proposals(found: Found, geometry: Geometry, settings: PredictSettings, name: InputName) -> tuple[Finding, ...]:
     """Cut at the image's edges, shown once, and moved to the stored frame; highest score first."""
     limits = np.array([geometry.width, geometry.height, geometry.width, geometry.height], dtype=float)
     boxes = np.clip(found.boxes, 0, limits)
@@ -213,11 +213,11 @@ def _proposals(found: Found, geometry: Geometry, settings: PredictSettings, name
         x1, y1, x2, y2 = boxes[i].tolist()
         weights = None if found.weights is None else tuple(round(float(w), 6) for w in found.weights[i])
         z = None if found.slices is None else float(geometry.slice_to_stored(int(found.slices[i])))
-        proposals.append(Proposal(geometry.box_to_stored((x1, y1, x2, y2)), float(found.scores[i]), z, 0.0, weights))
+        proposals.append(Finding(geometry.box_to_stored((x1, y1, x2, y2)), float(found.scores[i]), z, 0.0, weights))
     return tuple(proposals)
 
 
-def _united(boxes: FloatArray, found: Found, inside: IntArray, geometry: Geometry) -> tuple[Proposal, ...]:
+def _united(boxes: FloatArray, found: Found, inside: IntArray, geometry: Geometry) -> tuple[Finding, ...]:
     """The boxes of all slices as boxes in 3D, each as deep as Buda's sampling reaches, joined."""
     assert found.slices is not None
     deep = []
@@ -228,6 +228,6 @@ def _united(boxes: FloatArray, found: Found, inside: IntArray, geometry: Geometr
         deep.append((left, top, first, right, bottom, last + 1))
     united, scores = unite(np.array(deep, dtype=float).reshape(-1, 6), found.scores[inside])
     return tuple(
-        Proposal((x1, y1, x2, y2), score, (z1 + z2 - 1) / 2, z2 - z1)
+        Finding((x1, y1, x2, y2), score, (z1 + z2 - 1) / 2, z2 - z1)
         for (x1, y1, z1, x2, y2, z2), score in zip(united.tolist(), scores.tolist(), strict=True)
     )

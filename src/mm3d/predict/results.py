@@ -13,7 +13,7 @@ from mm3d.data.prepare.geometry import Box, Geometry
 from mm3d.data.prepare.prepared import PreparedView
 from mm3d.data.prepare.source import files_of
 from mm3d.data.records import Laterality
-from mm3d.output.predictions import BreastPrediction, Proposal, ViewPrediction
+from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
 from mm3d.output.report.exam import ShownExam, ShownFinding, ShownView
 from mm3d.output.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView, UnreadView
 from mm3d.predict.archive import Unreadable
@@ -43,7 +43,7 @@ class Found:
         for prepared, predicted in zip(self.breasts, self.predictions, strict=True):
             yield from zip(prepared.views, predicted.views, strict=True)
 
-    def marked(self) -> list[tuple[ViewPrediction, Proposal]]:
+    def marked(self) -> list[tuple[ViewPrediction, Finding]]:
         """The findings that reach the operating point, the highest score first."""
         found = [(view, f) for _, view in self.views() for f in view.findings if f.score >= self.threshold]
         return sorted(found, key=lambda item: -item[1].score)
@@ -144,16 +144,16 @@ def _groups(found: Found) -> list[list[int | None]]:
     return groups
 
 
-def _box(finding: Proposal) -> Box:
+def _box(finding: Finding) -> Box:
     return cast(Box, tuple(finding.box))
 
 
-def _has_area(finding: Proposal) -> bool:
+def _has_area(finding: Finding) -> bool:
     x1, y1, x2, y2 = finding.box
     return x1 < x2 and y1 < y2
 
 
-def _slice(finding: Proposal) -> int | None:
+def _slice(finding: Finding) -> int | None:
     return None if finding.slice is None else round(finding.slice)
 
 

@@ -29,7 +29,7 @@ def summary(cohort: Cohort, names: Container[str]) -> Table:
     """What there is of everything, counted over the views of these names."""
     breasts = [breast for breast in cohort.breasts if any(view.name in names for view in breast.views)]
     views = [view for breast in breasts for view in breast.views if view.name in names]
-    findings = [finding for view in views for finding in view.findings or ()]
+    findings = [finding for view in views for finding in view.annotations or ()]
     labels = Counter(breast.label for breast in breasts)
     table = Table(title=cohort.name, show_header=False)
     rows = {
@@ -41,7 +41,7 @@ def summary(cohort: Cohort, names: Container[str]) -> Table:
         "  without a label": labels[None],
         "  malignant and annotated": sum(b.label == "malignant" and b.annotated for b in breasts),
         "views": len(views),
-        "  annotated": sum(view.findings is not None for view in views),
+        "  annotated": sum(view.annotations is not None for view in views),
         "findings": len(findings),
         "  malignant findings": sum(finding.malignant for finding in findings),
     }

@@ -18,7 +18,7 @@ import torch
 from mm3d.data.batches import PreparedBreast, pixels_of, read_image, stack
 from mm3d.data.inputs import Histogram, Image, InputName, deepened, deepened_slice, draw_slice, grey
 from mm3d.data.prepare.prepared import PreparedView, to_model
-from mm3d.data.records import Finding
+from mm3d.data.records import Annotation
 from mm3d.model.detector import Breasts
 from mm3d.model.losses import Targets
 from mm3d.shared.errors import InputError
@@ -240,9 +240,9 @@ def _load_breast(
 
 
 def _load_view(view: PreparedView, breast: TrainingBreast, depth: int, random: np.random.Generator) -> ViewSample:
-    findings: tuple[Finding, ...] | None = ()
+    findings: tuple[Annotation, ...] | None = ()
     if breast.malignant:
-        findings = view.view.findings if breast.boxed else None
+        findings = view.view.annotations if breast.boxed else None
     annotated = findings is not None
     found = tuple(finding for finding in findings or () if finding.malignant)
     geometry = view.file.geometry

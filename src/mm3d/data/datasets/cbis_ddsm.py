@@ -14,7 +14,7 @@ import pydicom
 
 from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
 from mm3d.data.dicom.header import read_dataset
-from mm3d.data.records import Cohort, Finding, Label, Laterality, Position, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
 
 COLUMNS = (
@@ -98,9 +98,11 @@ def read(folder: Path) -> Cohort:
         except InputError as error:
             problems.append(Problem(name, f"{error}."))
             continue
-        findings: tuple[Finding, ...] | None = None
+        findings: tuple[Annotation, ...] | None = None
         try:
-            findings = tuple(Finding(_box(folders, row, size), row.malignant, kind=row.kind) for row in abnormalities)
+            findings = tuple(
+                Annotation(_box(folders, row, size), row.malignant, kind=row.kind) for row in abnormalities
+            )
         except InputError as error:
             problems.append(Problem(name, f"Its findings are left out, it counts as not annotated: {error}."))
         view = View(name, first.laterality, first.position, "FFDM", (file,), findings)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, counted, find_one, read_rows
-from mm3d.data.records import Cohort, Finding, Label, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
 CLINICAL_COLUMNS = ("acc_anon", "side", "asses", "path_severity")
@@ -104,7 +104,7 @@ def _locate(files: dict[str, list[Path]], written: str) -> Path | None:
     return max(files.get(Path(written).name, ()), key=shared, default=None)
 
 
-def _findings(row: dict[str, str], label: Label) -> tuple[Finding, ...] | None:
+def _findings(row: dict[str, str], label: Label) -> tuple[Annotation, ...] | None:
     coordinates = ast.literal_eval(row["ROI_coords"] or "()")
     if coordinates and not isinstance(coordinates[0], (list, tuple)):  # a single box without the outer brackets
         coordinates = [coordinates]
@@ -113,6 +113,6 @@ def _findings(row: dict[str, str], label: Label) -> tuple[Finding, ...] | None:
     if not coordinates:
         return () if label == "negative" else None
     return tuple(
-        Finding((float(x1), float(y1), float(x2), float(y2)), malignant=label == "malignant")
+        Annotation((float(x1), float(y1), float(x2), float(y2)), malignant=label == "malignant")
         for y1, x1, y2, x2 in coordinates  # in this order
     )

@@ -118,7 +118,7 @@ def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[LeftOut]]:
             position=first.position,
             modality=modality,
             files=tuple(header.path for header in group),
-            findings=None,
+            annotations=None,
             upright=modality == "DBT",
         )
         entries.append(Entry(f"patient-{first.patient}", exam, view, None, attributes={"vendor": first.vendor}))

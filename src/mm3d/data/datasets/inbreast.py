@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.parsers.expat import ExpatError
 
 from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
-from mm3d.data.records import Cohort, Finding, Label, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
 COLUMNS = ("Patient ID", "Laterality", "View", "Acquisition date", "File Name", "ACR", "Bi-Rads")
@@ -45,7 +45,7 @@ def read(folder: Path) -> Cohort:
                 Problem(number, f"The table says {side} {position}, but its file is {images[number].name}.")
             )
             continue
-        findings: tuple[Finding, ...] | None = ()
+        findings: tuple[Annotation, ...] | None = ()
         if number in outlines:
             try:
                 findings = _findings(outlines[number], label)
@@ -67,7 +67,7 @@ def _label(birads: str) -> Label | None:
     return "negative" if match[1] == "1" else "benign" if match[1] in "23" else "malignant"
 
 
-def _findings(path: Path, label: Label) -> tuple[Finding, ...] | None:
+def _findings(path: Path, label: Label) -> tuple[Annotation, ...] | None:
     """The outlines with an extent, as boxes; None for a malignant image on which there are only points."""
     with path.open("rb") as file:
         rois = [roi for image in plistlib.load(file)["Images"] for roi in image["ROIs"]]
@@ -82,7 +82,7 @@ def _findings(path: Path, label: Label) -> tuple[Finding, ...] | None:
             points_only = True
             continue
         malignant = label == "malignant" and kind.strip().lower() in LESIONS
-        findings.append(Finding((min(xs), min(ys), max(xs), max(ys)), malignant, kind=kind))
+        findings.append(Annotation((min(xs), min(ys), max(xs), max(ys)), malignant, kind=kind))
     if label == "malignant" and points_only and not findings:
         return None
     return tuple(findings)

@@ -25,7 +25,7 @@ from typing import cast
 
 from mm3d.data.datasets.assemble import SEVERITY, Entry, assemble, read_rows
 from mm3d.data.datasets.keys import KEY, Key, keys_of
-from mm3d.data.records import Breast, Cohort, Finding, Label, Laterality, Modality, Position, Problem, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Modality, Position, Problem, View
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -52,7 +52,7 @@ class TableView:
     position: Position
     modality: Modality
     grade: str  # the label's column
-    findings: tuple[Finding, ...] | None
+    findings: tuple[Annotation, ...] | None
     paths: tuple[str, ...]  # as written, the classic one first; none where there is a label only
     split: str
     attributes: dict[str, str]
@@ -106,7 +106,7 @@ def join(
         alone = key in paths_of and key.stem not in keys and repeats[key.stem] == 1
         box_key = key.stem if alone and key not in boxes_of else key
         boxed.add(box_key)
-        marks: list[Finding] | None = None
+        marks: list[Annotation] | None = None
         slices: int | None = None
         try:
             marks = [_finding(row, key.modality) for row in boxes_of.get(box_key, [])]
@@ -130,7 +130,7 @@ def _by_key(rows: Iterable[Row]) -> dict[Key, list[Row]]:
     return result
 
 
-def _view(key: Key, paths: Sequence[Row], labels: Sequence[Row], marks: list[Finding] | None) -> TableView:
+def _view(key: Key, paths: Sequence[Row], labels: Sequence[Row], marks: list[Annotation] | None) -> TableView:
     view = re.fullmatch("(l|r)(cc|mlo)[0-9]*", key.view)
     if not key.patient or not key.study:
         raise InputError("It has no PatientID or no StudyUID.")
@@ -165,7 +165,7 @@ def _view(key: Key, paths: Sequence[Row], labels: Sequence[Row], marks: list[Fin
     )
 
 
-def _findings(grade: str, annotated: str, marks: list[Finding] | None) -> tuple[Finding, ...] | None:
+def _findings(grade: str, annotated: str, marks: list[Annotation] | None) -> tuple[Annotation, ...] | None:
     """The rule of BCS-DBT, where Annotated does not overrule it: everything that was biopsied is marked, so a Benign or
     Cancer view without boxes is one that nobody annotated, and in all others there is nothing."""
     if annotated not in ("", "0", "1"):
@@ -182,7 +182,7 @@ def _findings(grade: str, annotated: str, marks: list[Finding] | None) -> tuple[
     return None
 
 
-def _finding(row: Row, modality: str) -> Finding:
+def _finding(row: Row, modality: str) -> Annotation:
     x, y, width, height = (_number(row, column) for column in ("X", "Y", "Width", "Height"))
     chosen, first, last = (_whole(row, column) for column in ("Slice", "FirstSlice", "LastSlice"))
     slices = 1 if modality == "FFDM" else _whole(row, "VolumeSlices")
@@ -193,7 +193,7 @@ def _finding(row: Row, modality: str) -> Finding:
         raise InputError(f"a box's class {row['Class']!r} is neither benign nor cancer")
     if modality == "FFDM":
         chosen = first = last = None
-    return Finding(
+    return Annotation(
         box=(x, y, x + width, y + height),
         malignant=row["Class"].lower() == "cancer",
         slice=chosen,
@@ -280,7 +280,7 @@ def locate(
                     position=view.position,
                     modality=view.modality,
                     files=(file,),
-                    findings=view.findings,
+                    annotations=view.findings,
                     upright=view.modality == "DBT",
                 ),
                 label=LABEL_OF[worst[view.breast]],
@@ -322,7 +322,7 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
                 | {"Name": "" if view.name == key.name else view.name, "Annotated": _annotated(grade, view)}
             )
             labels.append(ids | {column: str(int(column == grade)) for column in GRADES} | breast.attributes)
-            boxes += [ids | _box(view, finding, volume_slices) for finding in view.findings or ()]
+            boxes += [ids | _box(view, finding, volume_slices) for finding in view.annotations or ()]
     for row in (*file_paths, *labels, *boxes):
         for column, value in row.items():
             if value != value.strip() or not value.isprintable():
@@ -339,12 +339,12 @@ def _grades_of(breast: Breast) -> list[str]:
         raise InputError(f"{breast.name} has no label, and the tables need one.")
     own: list[Label] = []
     for view in breast.views:
-        if view.findings is None:
+        if view.annotations is None:
             own.append(breast.label)
-        elif any(finding.malignant for finding in view.findings):
+        elif any(finding.malignant for finding in view.annotations):
             own.append("malignant")
         else:
-            own.append("benign" if view.findings else "negative")
+            own.append("benign" if view.annotations else "negative")
     if max(own, key=SEVERITY.__getitem__) != breast.label:
         own = [breast.label] * len(own)
     # Actionable and normal are both negative; only the attribute that our reader of BCS-DBT gives tells them apart.
@@ -355,9 +355,9 @@ def _grades_of(breast: Breast) -> list[str]:
 def _annotated(grade: str, view: View) -> str:
     """The cell that `_findings` needs to come to the same result, empty where the rule of BCS-DBT does."""
     negative = LABEL_OF[grade] == "negative"
-    if negative == (view.findings == ()):
+    if negative == (view.annotations == ()):
         return ""
-    return "0" if view.findings is None else "1"
+    return "0" if view.annotations is None else "1"
 
 
 def _path_in(folder: Path, view: View) -> str:
@@ -374,7 +374,7 @@ def _path_in(folder: Path, view: View) -> str:
     return path
 
 
-def _box(view: View, finding: Finding, volume_slices: Mapping[str, int]) -> dict[str, str]:
+def _box(view: View, finding: Annotation, volume_slices: Mapping[str, int]) -> dict[str, str]:
     x1, y1, x2, y2 = finding.box
     marks = (finding.slice, finding.first_slice, finding.last_slice)
     if view.modality == "FFDM":

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
-from mm3d.data.records import Cohort, Finding, Label, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
 IMAGES = "breast-level_annotations.csv"
@@ -42,7 +42,7 @@ def read(folder: Path) -> Cohort:
         if file is None:
             problems.append(Problem(name, f"Its file {files[0]} is missing."))
             continue
-        findings: tuple[Finding, ...] | None = None
+        findings: tuple[Annotation, ...] | None = None
         try:
             findings = _findings(marks[name], birads, float(row["width"]), float(row["height"]))
         except (InputError, SyntaxError, ValueError) as error:
@@ -58,7 +58,7 @@ def _birads(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _findings(marks: list[dict[str, str]], breast: int, width: float, height: float) -> tuple[Finding, ...]:
+def _findings(marks: list[dict[str, str]], breast: int, width: float, height: float) -> tuple[Annotation, ...]:
     """The findings of one view; one without a BI-RADS of its own takes the breast's."""
     if not marks:
         raise InputError("finding_annotations.csv has no row for it")
@@ -75,5 +75,5 @@ def _findings(marks: list[dict[str, str]], breast: int, width: float, height: fl
         x1, y1, x2, y2 = (float(mark[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
         # Some boxes reach a fraction of a pixel over the border.
         box = (max(x1, 0.0), max(y1, 0.0), min(x2, width), min(y2, height))
-        findings.append(Finding(box, LABELS[birads] == "malignant", kind=", ".join(categories)))
+        findings.append(Annotation(box, LABELS[birads] == "malignant", kind=", ".join(categories)))
     return tuple(findings)

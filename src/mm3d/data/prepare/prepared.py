@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Breast, Cohort, Finding, Problem, View
+from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing, settle
@@ -54,20 +54,20 @@ class PreparedView:
         """(S, H, W), memory-mapped: only what is touched is read."""
         return np.load(self.pixels, mmap_mode="r", allow_pickle=False)
 
-    def findings(self) -> tuple[Finding, ...] | None:
+    def findings(self) -> tuple[Annotation, ...] | None:
         """The view's findings in the model's frame."""
-        if self.view.findings is None:
+        if self.view.annotations is None:
             return None
-        return tuple(to_model(finding, self.file.geometry) for finding in self.view.findings)
+        return tuple(to_model(finding, self.file.geometry) for finding in self.view.annotations)
 
 
-def to_model(finding: Finding, geometry: Geometry) -> Finding:
+def to_model(finding: Annotation, geometry: Geometry) -> Annotation:
     """A finding moved from the stored to the model's frame."""
 
     def moved(z: int | None) -> int | None:
         return None if z is None else geometry.slice_to_model(z)
 
-    return Finding(
+    return Annotation(
         box=geometry.box_to_model(finding.box),
         malignant=finding.malignant,
         slice=moved(finding.slice),
@@ -132,8 +132,8 @@ MANIFEST = (
 
 
 def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:
-    findings, geometry = view.view.findings, view.file.geometry
-    counts = ("", "") if findings is None else (len(findings), sum(finding.malignant for finding in findings))
+    boxes, geometry = view.view.annotations, view.file.geometry
+    counts = ("", "") if boxes is None else (len(boxes), sum(box.malignant for box in boxes))
     return (
         *(view.view.name, breast.patient, breast.exam, breast.laterality, view.view.position, view.view.modality),
         *(breast.label or "", breast.split, *counts, geometry.slices, geometry.height, geometry.width),
@@ -160,6 +160,9 @@ def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
     path = folder / "cohort.json"
     breasts = []
     for data in _content(folder)["breasts"]:
+        for view in data["views"]:
+            if "findings" in view:  # The name in folders that mm3d 0.1 prepared.
+                view["annotations"] = view.pop("findings")
         keys = [view.pop("key") for view in data["views"]]
         breast = from_dict(Breast, data, str(path))
         breasts.append((breast, [_prepared(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))

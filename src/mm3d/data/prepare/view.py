@@ -138,7 +138,7 @@ def _check_against_records(view: View, image: Image) -> None:
     """The file is of the kind, and has room for the findings, that the records say."""
     if view.modality == "FFDM" and image.slices > 1:
         raise InputError(f"{image.name} is said to be a mammogram and has {image.slices} slices: correct its modality.")
-    for finding in view.findings or ():
+    for finding in view.annotations or ():
         x1, y1, x2, y2 = finding.box
         if not (x1 < image.columns and y1 < image.rows and x2 > 0 and y2 > 0):
             raise InputError(
