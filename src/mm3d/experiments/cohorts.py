@@ -31,7 +31,7 @@ from mm3d.phantom.trial import render_breast
 from mm3d.shared.config import difference, to_dict
 from mm3d.shared.console import progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import clear_half_made, half_made, replacing
+from mm3d.shared.files import partial_path, remove_partial, replacing
 
 FOLDER = "cohorts"
 MADE = "made.json"  # what a cohort was made with, written last
@@ -147,7 +147,7 @@ def _make(
 def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: Console) -> None:
     """A prepared folder with fewer slices, from one with more."""
     (target / "views").mkdir(parents=True, exist_ok=True)
-    clear_half_made(target / "views")
+    remove_partial(target / "views")
     breasts = read_breasts(source)
     keys: dict[str, str] = {}
     with progress(console, "pooling", len(breasts)) as advance:
@@ -162,7 +162,7 @@ def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: 
 def _pool_view(view: PreparedView, target: Path, settings: PrepareSettings) -> str:
     key = key_of(view.view, [view.pixels.stem], settings)
     geometry = replace(view.file.geometry, slices=min(settings.slices, view.file.geometry.slices))
-    partial = half_made(target / "views" / f"{key}.npy")
+    partial = partial_path(target / "views" / f"{key}.npy")
     try:
         with partial.open("wb") as file:
             np.save(file, pooled(view.image(), geometry.slices), allow_pickle=False)

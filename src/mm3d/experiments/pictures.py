@@ -18,7 +18,7 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.view import WHITE
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Position, View
 from mm3d.shared.console import progress
-from mm3d.shared.files import clear_half_made, half_made
+from mm3d.shared.files import partial_path, remove_partial
 
 NOTE = "These are synthetic pictures of rings, polygons, crosses and gratings: no breast is among them."
 RING = "ring"
@@ -33,7 +33,7 @@ def write_pictures(
 ) -> None:
     """Write a prepared folder of `scenes`, a share of which have rings, as pictures (1, H, W) of `shape`."""
     (folder / "views").mkdir(parents=True, exist_ok=True)
-    clear_half_made(folder / "views")
+    remove_partial(folder / "views")
     breasts: list[Breast] = []
     keys: dict[str, str] = {}
     with progress(console, "drawing pictures", scenes) as advance:
@@ -81,7 +81,7 @@ def _write_view(
         findings.append(Annotation(box, kind == RING, kind=kind))
     key = f"{seed:06d}-{number:06d}-{position.lower()}"
     geometry = Geometry((0, 0, W, H), mirrored=False, height=H, width=W, stored_slices=1, slices=1)
-    partial = half_made(folder / "views" / f"{key}.npy")
+    partial = partial_path(folder / "views" / f"{key}.npy")
     try:
         with partial.open("wb") as file:
             np.save(file, np.rint(picture.clip(0.02, 1)[None] * WHITE).astype(np.uint16), allow_pickle=False)

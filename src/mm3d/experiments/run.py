@@ -31,7 +31,7 @@ from mm3d.model.weights import find
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import alone_in, replacing
+from mm3d.shared.files import lock_folder, replacing
 from mm3d.shared.workers import ONE_THREAD, worker_count
 
 STARTS = "starts"  # weights that the user gave
@@ -108,7 +108,7 @@ def carry_out(
     folder, output = settings.folder.resolve(), settings.results.resolve()
     for made in (folder, output):  # what cannot be written is said before the first run, not after it
         made.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
+    with lock_folder(folder):
         taken = take_starts(given, folder)
         lost = take_shipped(study, left, results, folder, output, console)
         runs = dict.fromkeys(job.run for job in left if before(study, job) not in lost)

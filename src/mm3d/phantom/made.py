@@ -18,7 +18,7 @@ from mm3d.phantom.dicom import full_range, write_view
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import half_made, replacing
+from mm3d.shared.files import partial_path, replacing
 
 T = TypeVar("T")
 Render = Callable[[T, int], RenderedBreast]  # a trial's settings and a breast's number; a module-level function
@@ -116,7 +116,7 @@ def _prepare(
     plan = plan_view(view, image, slices, settings)
     prepared = np.empty(plan.shape, dtype=np.uint16)
     fill_slices(plan, slices, prepared, range(len(prepared)))
-    partial = half_made(folder / "views" / f"{key}.npy")
+    partial = partial_path(folder / "views" / f"{key}.npy")
     try:
         with partial.open("wb") as file:
             np.save(file, prepared, allow_pickle=False)

@@ -25,7 +25,7 @@ from mm3d.phantom.made import Record, Render, find, make
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import progress, summary
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import clear_half_made, replacing
+from mm3d.shared.files import remove_partial, replacing
 from mm3d.shared.workers import Task, Workers, worker_count
 
 VERSION = 1  # of what is made from a trial's settings: raise it with any change of pixels, and old folders are refused
@@ -158,7 +158,7 @@ def _flat(told: dict[str, Any]) -> dict[str, Any]:
 
 def _clear(output: Path) -> None:
     for folder in (output, *(item for item in output.rglob("*") if item.is_dir())):
-        clear_half_made(folder)
+        remove_partial(folder)
 
 
 def _identity(trial: Trial) -> str:

@@ -32,7 +32,7 @@ from mm3d.predict.results import Found
 from mm3d.shared.config import from_dict
 from mm3d.shared.console import progress, say
 from mm3d.shared.errors import InputError, unexpected
-from mm3d.shared.files import clear_half_made, half_made, replacing
+from mm3d.shared.files import partial_path, remove_partial, replacing
 from mm3d.shared.workers import worker_count
 
 
@@ -100,7 +100,7 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
         why = f" ({archive.problems[0].reason})" if archive.problems else ""
         raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
     output.mkdir(parents=True, exist_ok=True)
-    clear_half_made(output)
+    remove_partial(output)
     alone = open_folder(output, archive.exams, method)
     exams = [_with_remark(exam, method) for exam in archive.exams]
     if alone:  # a file that says nothing of itself may well be of this exam
@@ -179,7 +179,7 @@ class Run:
 
     def _one(self, exam: Exam, started: float) -> None:
         folder = self.output if self.alone else self.output / exam.code
-        partial = half_made(self.output / exam.code)
+        partial = partial_path(self.output / exam.code)
         try:
             if is_finished(folder, exam):
                 self.skipped += 1

@@ -1,56 +1,58 @@
-"""Writing files so that a killed process, a full disk or a second run never leaves half of one."""
+"""Files that are written whole or not at all, and folders that one process uses at a time."""
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+from filelock import FileLock, Timeout
+
 from mm3d.shared.errors import InputError
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Only one process at a time gets past this; the system forgets it when the process ends, however it ends."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
-        yield
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let only one process at a time use a folder. The system frees the lock when the process ends, however it ends."""
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write to; when the block ends well, that file becomes `path`, on disk for certain."""
+    """Give a temporary path to write to. When the block ends well, that file becomes `path` and is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = half_made(path)
+    partial = partial_path(path)
     try:
         yield partial
-        settle(partial, path)
+        finish_file(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def half_made(path: Path) -> Path:
-    """Where a file is made before it has its name: hidden, and with the number of the process that makes it."""
+def partial_path(path: Path) -> Path:
+    """Where a file is written before it is complete: hidden, with the number of the process that writes it."""
     return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
-def settle(partial: Path, path: Path) -> None:
-    """Give a complete file its name, on disk for certain, readable by whom the umask allows."""
+def finish_file(partial: Path, path: Path) -> None:
+    """Give a complete file its name, make sure that it is on disk, and let the umask decide who can read it."""
     _sync(partial)
     partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
     partial.replace(path)
-    _sync(path.parent)
+    if os.name != "nt":  # Windows cannot sync a folder
+        _sync(path.parent)
 
 
-def clear_half_made(folder: Path) -> None:
-    """Remove what killed runs left behind; a run that is alive has the number of its process in the name."""
+def remove_partial(folder: Path) -> None:
+    """Remove the partial files of processes that have ended."""
     for path in folder.glob(".*.partial"):
         number = path.name.split(".")[-2]
-        if number.isdecimal() and _alive(int(number)):
+        if number.isdecimal() and _is_running(int(number)):
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -58,23 +60,18 @@ def clear_half_made(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _alive(number: int) -> bool:
-    """Whether a process runs; one that was killed keeps its number until its parent has taken notice."""
+def _is_running(number: int) -> bool:
+    """Whether a process runs. One that was killed keeps its number, as a zombie, until its parent asks for it."""
     try:
-        os.kill(number, 0)
-    except (ProcessLookupError, OverflowError):
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:  # somebody else's
-        return True
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:  # a system without /proc
-        return True
-    return state != "Z"
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mm3d.model.weights import save_tensors
 from mm3d.shared.config import check, from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import clear_half_made
+from mm3d.shared.files import remove_partial
 from mm3d.train.optimiser import Average
 
 HEADER = "mm3d-training"
@@ -73,7 +73,7 @@ def restore(
     folder: Path, learner: nn.Module, optimiser: torch.optim.Optimizer, average: Average | None
 ) -> tuple[Position, list[str]]:
     """Load the newest whole checkpoint into all that trains; also what is worth saying. Without any: from the start."""
-    clear_half_made(folder / FOLDER)
+    remove_partial(folder / FOLDER)
     notes = []
     for path in reversed(_all(folder)):
         try:

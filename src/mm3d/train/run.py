@@ -26,7 +26,7 @@ from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.shared.config import difference, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import clear_half_made, replacing
+from mm3d.shared.files import remove_partial, replacing
 from mm3d.train import checkpoint
 from mm3d.train.checkpoint import Position
 from mm3d.train.cohorts import read_training, read_validation, suspicion_of
@@ -78,7 +78,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     if fabric.is_global_zero:
         with replacing(folder / CONFIG) as partial:
             partial.write_text(json.dumps(to_dict(config), indent=1), encoding="utf-8")
-        clear_half_made(folder)
+        remove_partial(folder)
     breasts = read_training(config, folder, fabric, console)
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)

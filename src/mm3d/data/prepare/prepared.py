@@ -24,7 +24,7 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import replacing, settle
+from mm3d.shared.files import finish_file, replacing
 
 VERSION = 1  # of the preparation itself: another number, other keys
 
@@ -99,7 +99,7 @@ def is_prepared(folder: Path, key: str) -> bool:
 
 def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> None:
     """Give filled pixels their name, then write their json."""
-    settle(partial, folder / "views" / f"{key}.npy")
+    finish_file(partial, folder / "views" / f"{key}.npy")
     with replacing(folder / "views" / f"{key}.json") as target:
         target.write_text(json.dumps(to_dict(file), indent=1))
 

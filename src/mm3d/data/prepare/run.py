@@ -15,7 +15,7 @@ from mm3d.data.prepare.view import Plan, begin, fill, view_file
 from mm3d.data.records import Cohort, Problem, View
 from mm3d.shared.console import progress, summary
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import clear_half_made, half_made
+from mm3d.shared.files import partial_path, remove_partial
 from mm3d.shared.workers import Outcome, Task, Workers, worker_count
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames, far beyond any real file
@@ -51,7 +51,7 @@ def prepare(
     With a folder for `copies`, the stored slices of what is prepared are kept there as they are shown: <key>.npy.
     """
     (output / "views").mkdir(parents=True, exist_ok=True)
-    clear_half_made(output / "views")
+    remove_partial(output / "views")
     keys: dict[str, str] = {}
     failures: list[Problem] = []
     todo = []
@@ -67,7 +67,7 @@ def prepare(
             advance()
         else:
             copy = None if copies is None else copies / f"{key}.npy"
-            todo.append(_Job(view, key, half_made(output / "views" / f"{key}.npy"), copy))
+            todo.append(_Job(view, key, partial_path(output / "views" / f"{key}.npy"), copy))
     try:
         if todo:
             with Workers(jobs) as workers:
