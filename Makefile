@@ -1,6 +1,7 @@
 # make demo   sets everything up, makes an exam and predicts it
 # make test   sets everything up and passes the tests
-# make check  formatting, lint, types          make bench  measures, and writes docs/benchmarks.md
+# make check  formatting, lint, imports between rooms, types
+# make bench  measures, and writes docs/benchmarks.md
 # make bench-full  measures full-size volumes: half an hour, 13 GB
 #
 # Every target makes .venv and installs what it needs; a second run installs nothing.
@@ -31,6 +32,7 @@ test: .venv/dev
 check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: .venv/dev

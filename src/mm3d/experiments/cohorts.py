@@ -29,7 +29,7 @@ from mm3d.experiments.spec import RunSpec, StudySpec, images_of, trial_of
 from mm3d.phantom.run import run as make_trial
 from mm3d.phantom.trial import render_breast
 from mm3d.shared.config import difference, to_dict
-from mm3d.shared.console import progress
+from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import partial_path, remove_partial, replacing
 
@@ -150,7 +150,7 @@ def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: 
     remove_partial(target / "views")
     breasts = read_breasts(source)
     keys: dict[str, str] = {}
-    with progress(console, "pooling", len(breasts)) as advance:
+    with show_progress(console, "pooling", len(breasts)) as advance:
         for _, views in breasts:
             for view in views:
                 keys[view.view.name] = _pool_view(view, target, settings)

@@ -17,7 +17,7 @@ from mm3d.data.prepare.prepared import ViewFile, finish_view, write_cohort
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.view import WHITE
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Position, View
-from mm3d.shared.console import progress
+from mm3d.shared.console import show_progress
 from mm3d.shared.files import partial_path, remove_partial
 
 NOTE = "These are synthetic pictures of rings, polygons, crosses and gratings: no breast is among them."
@@ -36,7 +36,7 @@ def write_pictures(
     remove_partial(folder / "views")
     breasts: list[Breast] = []
     keys: dict[str, str] = {}
-    with progress(console, "drawing pictures", scenes) as advance:
+    with show_progress(console, "drawing pictures", scenes) as advance:
         for number in range(scenes):
             breast, own = _write_scene(folder, number, seed, share, shape)
             breasts.append(breast)

@@ -27,7 +27,7 @@ from mm3d.experiments.statistics import (
     together,
     verdict,
 )
-from mm3d.shared.console import progress
+from mm3d.shared.console import show_progress
 from mm3d.shared.files import replacing
 
 PAGE, FIGURES = "study.md", "study"
@@ -57,7 +57,7 @@ def write_report(name: str, results: Path, output: Path) -> int:
     study = read_study(name)
     statistics = Statistics(study, read_cohort(results), read_results(study, results))
     console = Console()
-    with progress(console, "bootstrap", len(study.runs)) as advance:
+    with show_progress(console, "bootstrap", len(study.runs)) as advance:
         for run in study.runs:
             for metric in METRICS:
                 statistics.figure(run.name, metric)  # most of the work; it is kept

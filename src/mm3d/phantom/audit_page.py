@@ -13,7 +13,7 @@ from mm3d.phantom.audit import Measured, Row, measure_breast, table
 from mm3d.phantom.montage import montage
 from mm3d.phantom.trial import Trial
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import progress
+from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 from mm3d.shared.workers import Task, Workers, worker_count
@@ -49,7 +49,7 @@ def audit(trial: Trial, output: Path, jobs: int | None) -> int:
 def _measured(trial: Trial, workers: int, console: Console) -> list[Measured]:
     """The views of all breasts, in order, whoever measured them."""
     views: dict[int, tuple[Measured, ...]] = {}
-    with Workers(workers) as pool, progress(console, "measuring", trial.breasts) as advance:
+    with Workers(workers) as pool, show_progress(console, "measuring", trial.breasts) as advance:
         for index in range(trial.breasts):
             pool.submit(Task(index, measure_breast, (trial, index), SECONDS_PER_BREAST, "use fewer --jobs."))
         for outcome in pool.outcomes():

@@ -21,9 +21,10 @@ from mm3d.data.datasets import tables
 from mm3d.data.prepare.prepared import write_cohort
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Cohort
+from mm3d.data.summary import summarise
 from mm3d.phantom.made import Record, Render, find, make
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import progress, summary
+from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial, replacing
 from mm3d.shared.workers import Task, Workers, worker_count
@@ -60,7 +61,7 @@ def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | N
     _clear(output)  # a full disk may need the room
     console = Console()
     try:
-        with progress(console, "rendering", trial.breasts) as advance:
+        with show_progress(console, "rendering", trial.breasts) as advance:
             records = make_missing(render, trial, output, settings, workers, advance)
     except KeyboardInterrupt:
         kept = sum(find(output, index) is not None for index in range(trial.breasts))
@@ -77,7 +78,7 @@ def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | N
         write_cohort(output, cohort, {name: key for record in records for name, key in record.keys.items()}, [])
     _clear(output)  # of processes, too, that were still dying before
     names = {view.name for view in cohort.views()}
-    console.print(summary(cohort, names))
+    console.print(summarise(cohort, names))
     console.print(f"note: {NOTE}", soft_wrap=True, highlight=False)
     console.print(f"Wrote {output}: {trial.breasts} breasts, {len(names)} views.", soft_wrap=True, highlight=False)
     return 0

@@ -12,7 +12,7 @@ from mm3d.model.config import EngineName
 from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.predict.detect import PredictSettings, load_model, predict_breast
 from mm3d.predict.suspicion import project
-from mm3d.shared.console import progress, say
+from mm3d.shared.console import say, show_progress
 
 
 def predict_prepared(
@@ -36,10 +36,10 @@ def predict_prepared(
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
     if chosen == "msp":
         slices = weights.find(header.provenance.get("suspicion", path))
-        with progress(console, "projecting", len(breasts)) as advance:
+        with show_progress(console, "projecting", len(breasts)) as advance:
             breasts = project(breasts, slices, output / "projections", advance)
     found = []
-    with progress(console, "predicting", len(breasts)) as advance:
+    with show_progress(console, "predicting", len(breasts)) as advance:
         for breast in breasts:
             found.append(predict_breast(model, breast, chosen, histogram, settings))
             advance()

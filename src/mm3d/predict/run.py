@@ -30,7 +30,7 @@ from mm3d.predict.output import clear_results, is_finished, open_folder, place, 
 from mm3d.predict.prepared import predict_prepared
 from mm3d.predict.results import Found
 from mm3d.shared.config import from_dict
-from mm3d.shared.console import progress, say
+from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError, unexpected
 from mm3d.shared.files import partial_path, remove_partial, replacing
 from mm3d.shared.workers import worker_count
@@ -168,7 +168,7 @@ class Run:
             self._write_summary()
         for problem in self.archive.problems:
             say(self.console, f"problem: {problem.reason}")
-        with progress(self.console, "predicting", len(self.archive.exams)) as advance:
+        with show_progress(self.console, "predicting", len(self.archive.exams)) as advance:
             for exam in self.archive.exams:
                 self._one(exam, started)
                 advance()

@@ -13,7 +13,8 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.source import Files
 from mm3d.data.prepare.view import Plan, begin, fill, view_file
 from mm3d.data.records import Cohort, Problem, View
-from mm3d.shared.console import progress, summary
+from mm3d.data.summary import summarise
+from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import partial_path, remove_partial
 from mm3d.shared.workers import Outcome, Task, Workers, worker_count
@@ -145,11 +146,11 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
         raise InputError(
             f"{folder} has no image of {cohort.name} that can be used{reason}; see that its images are there."
         )
-    with progress(console, "preparing", total) as advance:
+    with show_progress(console, "preparing", total) as advance:
         keys, failures = prepare(cohort, output, settings, count, advance)
     problems = [*cohort.problems, *failures]
     write_cohort(output, cohort, keys, problems)
-    console.print(summary(cohort, keys))
+    console.print(summarise(cohort, keys))
     _tell(console, cohort, problems)
     ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
     console.print(f"Wrote {output}: {len(keys)} of {total} views{ending}.", soft_wrap=True, highlight=False)
