@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+import pydicom
 import pytest
 from openjpeg.utils import encode_array
 from pydicom.uid import UID
@@ -18,9 +21,11 @@ from support.stored_views import SMALL, view_of, volume
 
 from mm3d.cli import main
 from mm3d.data.datasets import folder as folder_reader
+from mm3d.data.datasets.assemble import assemble
+from mm3d.data.datasets.folder import entries_of, files_in, read_headers
 from mm3d.data.prepare.prepared import read_breasts, write_cohort
-from mm3d.data.prepare.run import prepare
-from mm3d.data.prepare.view import WHITE
+from mm3d.data.prepare.run import prepare, prepare_breasts
+from mm3d.data.prepare.view import WHITE, begin, fill
 from mm3d.data.records import Annotation, Breast, Cohort
 
 
@@ -100,6 +105,48 @@ def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
     image = there.image() / WHITE
     assert image[moved.slice, y1:y2, x1:x2].mean() > 0.85
     assert json.loads((tmp_path / "out" / "cohort.json").read_text())["breasts"][0]["label"] == "malignant"
+
+
+def test_the_breasts_of_an_exam_are_prepared_without_lists(tmp_path: Path) -> None:
+    images = read_headers(files_in(exams(tmp_path / "export")))
+    headers = {header.path: header for header in images.headers}
+    breasts = assemble("exam", entries_of(images.headers)[0]).breasts
+    prepared, problems = prepare_breasts(breasts, headers, SMALL, tmp_path / "work", 1)
+    assert [sorted(view.view.position for view in breast.views) for breast in prepared] == [["CC", "MLO"], ["MLO"]]
+    (problem,) = problems
+    assert "cannot be decoded" in problem.reason
+    for one in prepared:
+        for view in one.views:
+            (header,) = view.headers
+            assert header == headers[view.view.files[0]]
+            assert view.display_slices is not None
+            assert np.load(view.display_slices).shape == (header.frames, header.rows, header.columns)
+            assert view.image().max() > WHITE // 3
+
+
+def test_a_header_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding the exam parses each header; preparing it, as a worker does, and describing it for reports do not."""
+    parsed: Counter[str] = Counter()
+    read = pydicom.dcmread
+
+    def count(file: BinaryIO, **options: Any) -> pydicom.FileDataset:
+        parsed[Path(file.name).name] += 1
+        return read(file, **options)
+
+    monkeypatch.setattr(pydicom, "dcmread", count)
+    images = read_headers(files_in(exams(tmp_path / "export")))
+    headers = {header.path: header for header in images.headers}
+    entries, _ = entries_of(images.headers)
+    for entry in entries:
+        if entry.view.files[0].name == "broken.dcm":
+            continue
+        known = tuple(headers[path] for path in entry.view.files)
+        files, plan, filled = begin(entry.view, SMALL, tmp_path / "view.npy", None, known)
+        if not filled:
+            fill(files, plan, tmp_path / "view.npy", range(plan.shape[0]))
+        assert files.headers[0].context.PatientName == "Canary^Anna"
+    assert set(parsed) == {"lcc.dcm", "lmlo.dcm", "rmlo.dcm", "cut.dcm", "broken.dcm", "report.pdf"}
+    assert set(parsed.values()) == {1}
 
 
 # What is there already

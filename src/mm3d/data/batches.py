@@ -1,47 +1,20 @@
 """From prepared breasts to what the model takes: views chosen and paired, images read, padded and stacked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from mm3d.data.inputs import Histogram, Image, InputName, grey, mean_histogram, modality_of, model_input
+from mm3d.data.prepare.prepared import PreparedBreast as PreparedBreast
 from mm3d.data.prepare.prepared import PreparedView, read_breasts
-from mm3d.data.records import Breast, Modality
+from mm3d.data.prepare.prepared import ViewPair as ViewPair
+from mm3d.data.records import Modality
 from mm3d.model.detector import VIEWS, Breasts
 from mm3d.shared.errors import InputError
 
-ViewPair = tuple[PreparedView | None, PreparedView | None]  # CC, MLO
 ImagePair = tuple[Image | None, Image | None]
-
-
-@dataclass(frozen=True)
-class PreparedBreast:
-    """A breast with those of its prepared views that are used."""
-
-    breast: Breast
-    views: tuple[PreparedView, ...]
-
-    @property
-    def malignant(self) -> bool:
-        return self.breast.label == "malignant"
-
-    @property
-    def annotated(self) -> bool:
-        return any(view.view.annotations is not None for view in self.views)
-
-    def pairs(self) -> list[ViewPair]:
-        """CC and MLO as they go through the model together. Where there are several of one kind, each is in some pair:
-        the first CC with the first MLO, the second with the second, and the last again where the other kind has more.
-        """
-        kinds = [[view for view in self.views if view.view.position == position] for position in VIEWS]
-        cc, mlo = kinds
-        return [
-            (cc[min(i, len(cc) - 1)] if cc else None, mlo[min(i, len(mlo) - 1)] if mlo else None)
-            for i in range(max(len(cc), len(mlo)))
-        ]
 
 
 def prepared_breasts(folder: Path, split: str | None, modality: Modality) -> list[PreparedBreast]:

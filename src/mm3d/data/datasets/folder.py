@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydicom.dataset import Dataset
+
 from mm3d.data.datasets.assemble import Entry, assemble
-from mm3d.data.dicom.header import Header, OtherKindError, read_dataset, read_header, which_view
+from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, read_header, which_view
 from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -76,7 +78,8 @@ def read_headers(paths: Iterable[Path]) -> Images:
         except OtherKindError as error:
             images.unread.append(Unread(path, str(error), "other"))
         except InputError as error:
-            images.unread.append(_broken(path, str(error)))
+            dataset = error.dataset if isinstance(error, UnusableFileError) else Dataset()
+            images.unread.append(_broken(path, str(error), dataset))
     for same in copies.values():
         used = max(same, key=lambda header: header.path.stat().st_size)  # one that was cut off is smaller
         images.headers.append(used)
@@ -130,14 +133,13 @@ def exam_code(study: str) -> str:
     return hashlib.sha256(study.encode()).hexdigest()[:10]
 
 
-def _broken(path: Path, reason: str) -> Unread:
+def _broken(path: Path, reason: str, dataset: Dataset) -> Unread:
     """A file that cannot be used, with what its header still says: of which exam it is, and which view."""
     try:
-        dataset = read_dataset(path)
         laterality, position = which_view(dataset)
-    except Exception:  # as damaged as it likes
+        study = str(dataset.get("StudyInstanceUID", ""))
+    except Exception:  # any exception means a damaged header
         return Unread(path, reason, "broken")
-    study = str(dataset.get("StudyInstanceUID", ""))
     return Unread(path, reason, "broken", exam_code(study) if study else "", laterality, position)
 
 

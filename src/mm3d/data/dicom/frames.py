@@ -1,21 +1,17 @@
 """Pixels of one frame at a time: a volume is never in memory as a whole."""
 
 import struct
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import dcmread
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
-from mm3d.data.dicom.header import COMPRESSED, NATIVE, Header
+from mm3d.data.dicom.header import COMPRESSED, ENCAPSULATED, NATIVE, Header
 from mm3d.shared.errors import InputError
 
-ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
 # Which decoder of pydicom's takes which compression; the fastest that was measured first.
 PLUGINS = {
     "RLE": "pydicom",
@@ -28,20 +24,11 @@ PLUGINS = {
 
 
 class FrameReader:
-    """An open file: its header is parsed once, its frames are read when they are asked for. Use it with `with`."""
+    """An open file. Frames are read when they are asked for. Use it with `with`."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
         self.file = header.path.open("rb")
-        try:
-            dataset = dcmread(self.file, stop_before_pixels=True, defer_size=1_000_000)
-            self.start, self.length = _pixel_data(self.file, header.path, implicit=bool(dataset.original_encoding[0]))
-            self.offsets = None
-            if "ExtendedOffsetTable" in dataset:
-                self.offsets = (dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths)
-        except Exception:
-            self.file.close()
-            raise
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -68,25 +55,18 @@ class FrameReader:
         kind = np.dtype(f"<{'i' if header.signed else 'u'}{header.bits_allocated // 8}")
         count = header.rows * header.columns
         end = (number + 1) * count * kind.itemsize
-        self.file.seek(self.start + end - count * kind.itemsize)
-        values = np.fromfile(self.file, dtype=kind, count=count if end <= self.length else 0)
+        self.file.seek(header.pixel_start + end - count * kind.itemsize)
+        values = np.fromfile(self.file, dtype=kind, count=count if end <= header.pixel_length else 0)
         if len(values) < count:
             raise InputError(f"{header.path} is cut off at frame {number + 1} of {header.frames}; copy it again.")
         return values.reshape(header.rows, header.columns)
 
     def _encoded(self, number: int) -> bytes:
-        if self.length != ENCAPSULATED:
-            raise InputError(f"{self.header.path} says it is compressed and is not; export it again.")
-        self.file.seek(self.start)
-        return get_frame(self.file, number, number_of_frames=self.header.frames, extended_offsets=self.offsets)
-
-
-def _pixel_data(file: BinaryIO, path: Path, implicit: bool) -> tuple[int, int]:
-    """Where the value of the pixel data begins in a file read up to it, and its length."""
-    head = file.read(8 if implicit else 12)
-    if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
-        raise InputError(f"{path} has no pixel data; export it again.")
-    return file.tell(), struct.unpack("<I", head[-4:])[0]
+        header = self.header
+        if header.pixel_length != ENCAPSULATED:
+            raise InputError(f"{header.path} says it is compressed and is not; export it again.")
+        self.file.seek(header.pixel_start)
+        return get_frame(self.file, number, number_of_frames=header.frames, extended_offsets=header.frame_offsets)
 
 
 def _decode(header: Header, encoded: bytes) -> NDArray[np.integer]:

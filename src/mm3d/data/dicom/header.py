@@ -5,8 +5,9 @@ Nothing here is believed: sizes are checked against limits and against the file 
 
 import hashlib
 import re
+import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -50,11 +51,30 @@ VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226"
 INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
 SPECIMEN_CODES = ("127457009", "G-8310")
 VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
+ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
+# What reports copy from the images, or name them by: `Header.context` has those that the file has.
+CONTEXT = (
+    *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
+    *("PatientName", "PatientID", "IssuerOfPatientID", "IssuerOfPatientIDQualifiersSequence"),
+    *("OtherPatientIDsSequence", "PatientBirthDate", "PatientBirthTime", "PatientSex", "PatientAge"),
+    *("QualityControlSubject", "PatientIdentityRemoved", "DeidentificationMethod"),
+    *("DeidentificationMethodCodeSequence", "StudyDate", "StudyTime", "StudyID", "StudyDescription"),
+    *("ProcedureCodeSequence", "AccessionNumber", "IssuerOfAccessionNumberSequence", "ReferringPhysicianName"),
+    *("ContentDate", "ContentTime", "PatientOrientation", "ImageOrientationPatient"),
+)
 TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
 
 
 class OtherKindError(InputError):
     """The file is no mammography; nothing is wrong with it."""
+
+
+class UnusableFileError(InputError):
+    """The file cannot be used; `dataset` is what its header still says."""
+
+    def __init__(self, message: str, dataset: Dataset) -> None:
+        super().__init__(message)
+        self.dataset = dataset
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,10 @@ class Header:
     series: str
     instance: str  # SOPInstanceUID, the same in every copy of the file
     along: float  # place among the slices of a series
+    pixel_start: int  # where the value of the pixel data begins in the file
+    pixel_length: int  # its length in bytes; ENCAPSULATED if it is compressed
+    frame_offsets: tuple[bytes, bytes] | None = field(repr=False)  # the extended offset table, where there is one
+    context: Dataset = field(repr=False, compare=False)  # patient, study and orientation, for reports; see CONTEXT
 
     @property
     def frames(self) -> int:
@@ -99,33 +123,41 @@ def slices_of(headers: Sequence[Header]) -> tuple[tuple[int, int], ...]:
 
 def read_header(path: Path) -> Header:
     """Read and check a header. Every file that cannot be used is refused with one sentence that names it."""
-    dataset = read_dataset(path)
+    dataset, end = _read(path, None)
     try:
-        return _header(path, dataset)
-    except InputError:
+        return _header(path, dataset, end)
+    except OtherKindError:
         raise
-    except Exception as error:  # a damaged header fails in any way it likes; which, is of no use to the user
-        raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
+    except InputError as error:
+        raise UnusableFileError(str(error), dataset) from error
+    except Exception as error:  # any exception means a damaged header
+        raise UnusableFileError(f"{path} has a damaged DICOM header; export it again.", dataset) from error
 
 
 def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
     """Everything in front of the pixels, or only some tags, which is faster."""
+    return _read(path, tags)[0]
+
+
+def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
+    """Everything in front of the pixels, and where in the file it ends."""
     if not path.is_file():
         raise InputError(f"{path} is not a file; give DICOM files.")
+    names = None if tags is None else list(tags)
     try:
-        return pydicom.dcmread(
-            path, stop_before_pixels=True, defer_size=1_000_000, specific_tags=None if tags is None else list(tags)
-        )
+        with path.open("rb") as file:
+            dataset = pydicom.dcmread(file, stop_before_pixels=True, defer_size=1_000_000, specific_tags=names)
+            return dataset, file.tell()
     except InvalidDicomError as error:
         if path.suffix.lower() == ".dcm":  # what is named so was an image once
             what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
             raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
-    except Exception as error:  # as above
+    except Exception as error:  # any exception means a damaged header
         raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
 
 
-def _header(path: Path, dataset: Dataset) -> Header:
+def _header(path: Path, dataset: Dataset, end: int) -> Header:
     kind = _kind(path, dataset)
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
@@ -136,6 +168,10 @@ def _header(path: Path, dataset: Dataset) -> Header:
         raise InputError(f"{path} has {allocated} bits per pixel; export it with 8 or 16.")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
         raise InputError(f"{path} is a colour image; export the grey image.")
+    pixel_start, pixel_length = _pixel_data(path, end, implicit=bool(dataset.original_encoding[0]))
+    offsets = None
+    if "ExtendedOffsetTable" in dataset:
+        offsets = (dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths)
     return Header(
         path=path,
         kind=kind,
@@ -162,7 +198,32 @@ def _header(path: Path, dataset: Dataset) -> Header:
         series=str(dataset.get("SeriesInstanceUID", "")),
         instance=str(dataset.get("SOPInstanceUID", "")),
         along=positions[0] if kind == "slice" and frames else 0.0,
+        pixel_start=pixel_start,
+        pixel_length=pixel_length,
+        frame_offsets=offsets,
+        context=_context(dataset),
     )
+
+
+def _pixel_data(path: Path, at: int, implicit: bool) -> tuple[int, int]:
+    """Where the value of the pixel data begins in the file, and its length; its tag is expected `at` this place."""
+    with path.open("rb") as file:
+        file.seek(at)
+        head = file.read(8 if implicit else 12)
+        if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
+            raise InputError(f"{path} has no pixel data; export it again.")
+        return file.tell(), struct.unpack("<I", head[-4:])[0]
+
+
+def _context(dataset: Dataset) -> Dataset:
+    """The elements of CONTEXT as they are in the file: damage in one of them is no reason to refuse the image."""
+    context = Dataset()
+    for source in (dataset, functional_group(dataset, "PlaneOrientationSequence")):
+        for name in CONTEXT:
+            if name in source:
+                element = source.get_item(name)
+                context[element.tag] = element
+    return context
 
 
 def _patient_code(dataset: Dataset) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mm3d.data.dicom.header import Header
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
@@ -49,6 +50,8 @@ class PreparedView:
     view: View
     file: ViewFile
     pixels: Path
+    headers: tuple[Header, ...] = ()  # of its files in the order of the slices, where `prepare_breasts` prepared it
+    display_slices: Path | None = None  # npy, (stored slices, rows, columns) uint8 as a viewer shows them; likewise
 
     def image(self) -> NDArray[np.uint16]:
         """(S, H, W), memory-mapped: only what is touched is read."""
@@ -59,6 +62,35 @@ class PreparedView:
         if self.view.annotations is None:
             return None
         return tuple(to_model(finding, self.file.geometry) for finding in self.view.annotations)
+
+
+ViewPair = tuple[PreparedView | None, PreparedView | None]  # CC, MLO
+
+
+@dataclass(frozen=True)
+class PreparedBreast:
+    """A breast with those of its prepared views that are used."""
+
+    breast: Breast
+    views: tuple[PreparedView, ...]
+
+    @property
+    def malignant(self) -> bool:
+        return self.breast.label == "malignant"
+
+    @property
+    def annotated(self) -> bool:
+        return any(view.view.annotations is not None for view in self.views)
+
+    def pairs(self) -> list[ViewPair]:
+        """CC and MLO as they go through the model together. Where there are several of one kind, each is in some pair:
+        the first CC with the first MLO, the second with the second, and the last again where the other kind has more.
+        """
+        cc, mlo = ([view for view in self.views if view.view.position == position] for position in ("CC", "MLO"))
+        return [
+            (cc[min(i, len(cc) - 1)] if cc else None, mlo[min(i, len(mlo) - 1)] if mlo else None)
+            for i in range(max(len(cc), len(mlo)))
+        ]
 
 
 def to_model(finding: Annotation, geometry: Geometry) -> Annotation:
@@ -97,11 +129,13 @@ def is_prepared(folder: Path, key: str) -> bool:
     return (folder / "views" / f"{key}.json").is_file()
 
 
-def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> None:
-    """Give filled pixels their name, then write their json."""
-    finish_file(partial, folder / "views" / f"{key}.npy")
-    with replacing(folder / "views" / f"{key}.json") as target:
+def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:
+    """Give filled pixels their name, then write their json. Returns the file of the pixels."""
+    pixels = folder / "views" / f"{key}.npy"
+    finish_file(partial, pixels)
+    with replacing(pixels.with_suffix(".json")) as target:
         target.write_text(json.dumps(to_dict(file), indent=1))
+    return pixels
 
 
 def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: list[Problem]) -> None:
@@ -165,7 +199,7 @@ def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
                 view["annotations"] = view.pop("findings")
         keys = [view.pop("key") for view in data["views"]]
         breast = from_dict(Breast, data, str(path))
-        breasts.append((breast, [_prepared(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))
+        breasts.append((breast, [read_view(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))
     return breasts
 
 
@@ -180,7 +214,7 @@ def _content(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _prepared(folder: Path, key: str, view: View) -> PreparedView:
+def read_view(folder: Path, key: str, view: View) -> PreparedView:
     path = folder / "views" / f"{key}.json"
     if not is_prepared(folder, key):
         raise InputError(f"{path} or its pixels are missing or damaged; run 'mm3d prepare' again to make them.")

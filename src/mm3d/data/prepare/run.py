@@ -2,17 +2,28 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from mm3d.data.prepare.prepared import check_output, finish_view, is_prepared, key_of, stamps_of, write_cohort
+from mm3d.data.dicom.header import Header
+from mm3d.data.prepare.prepared import (
+    PreparedBreast,
+    PreparedView,
+    check_output,
+    finish_view,
+    is_prepared,
+    key_of,
+    read_view,
+    stamps_of,
+    write_cohort,
+)
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.source import Files
 from mm3d.data.prepare.view import Plan, begin, fill, view_file
-from mm3d.data.records import Cohort, Problem, View
+from mm3d.data.records import Breast, Cohort, Problem, View
 from mm3d.data.summary import summarise
 from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
@@ -33,6 +44,7 @@ class _Job:
     key: str
     partial: Path
     copies: Path | None
+    headers: tuple[Header, ...]
     files: Files | None = None
     plan: Plan | None = None
     parts: int = 0  # still to be filled
@@ -47,16 +59,61 @@ def prepare(
     advance: Callable[[], None],
     copies: Path | None = None,
 ) -> tuple[dict[str, str], list[Problem]]:
-    """Prepare every view that is not there yet. Returns the keys of all that are, and what failed.
+    """Prepare every view that is not there yet. Returns the keys of all that are by their names, and what failed."""
+    views, failures = _prepare(list(cohort.views()), {}, output, settings, jobs, advance, copies)
+    return {view.view.name: view.pixels.stem for view in views}, failures
 
-    With a folder for `copies`, the stored slices of what is prepared are kept there as they are shown: <key>.npy.
+
+def prepare_breasts(
+    breasts: Sequence[Breast], headers: Mapping[Path, Header], settings: PrepareSettings, folder: Path, jobs: int
+) -> tuple[list[PreparedBreast], list[Problem]]:
+    """Prepare the views of some breasts for prediction.
+
+    Parameters
+    ----------
+    breasts : the breasts of an exam.
+    headers : by path, the headers of their files that were read already; these are not read again.
+    settings : size and grey values of the prepared views.
+    folder : where the pixels go, usually a temporary folder.
+    jobs : how many worker processes may run.
+
+    Returns
+    -------
+    The breasts with those of their views that could be prepared, without breasts that have none, and the problems of
+    the other views: the subject of a problem is the view's name. Each prepared view has its `headers` and
+    `display_slices`.
+    """
+    views = [view for breast in breasts for view in breast.views]
+    display = folder / "display"
+    display.mkdir(parents=True, exist_ok=True)
+    done, failures = _prepare(views, headers, folder, settings, jobs, lambda: None, display)
+    by_name = {view.view.name: view for view in done}
+    prepared = [
+        PreparedBreast(breast, tuple(by_name[view.name] for view in breast.views if view.name in by_name))
+        for breast in breasts
+    ]
+    return [breast for breast in prepared if breast.views], failures
+
+
+def _prepare(
+    views: Sequence[View],
+    headers: Mapping[Path, Header],
+    output: Path,
+    settings: PrepareSettings,
+    jobs: int,
+    advance: Callable[[], None],
+    display: Path | None,
+) -> tuple[list[PreparedView], list[Problem]]:
+    """Prepare every view that is not there yet. Returns all that are, and what failed.
+
+    With a folder for `display`, the stored slices of what is prepared are kept there as they are shown: <key>.npy.
     """
     (output / "views").mkdir(parents=True, exist_ok=True)
     remove_partial(output / "views")
-    keys: dict[str, str] = {}
+    done: list[PreparedView] = []
     failures: list[Problem] = []
     todo = []
-    for view in cohort.views():
+    for view in views:
         try:
             key = key_of(view, stamps_of(view), settings)
         except OSError:
@@ -64,23 +121,25 @@ def prepare(
             advance()
             continue
         if is_prepared(output, key):
-            keys[view.name] = key
+            done.append(read_view(output, key, view))
             advance()
         else:
-            copy = None if copies is None else copies / f"{key}.npy"
-            todo.append(_Job(view, key, partial_path(output / "views" / f"{key}.npy"), copy))
+            copy = None if display is None else display / f"{key}.npy"
+            known = tuple(headers[path] for path in view.files) if all(path in headers for path in view.files) else ()
+            todo.append(_Job(view, key, partial_path(output / "views" / f"{key}.npy"), copy, known))
     try:
         if todo:
             with Workers(jobs) as workers:
                 for job in _finished(todo, settings, workers, jobs, failures):
                     advance()
-                    if not job.failed and job.plan:
-                        finish_view(output, job.key, job.partial, view_file(job.plan, settings))
-                        keys[job.view.name] = job.key
+                    if not job.failed and job.plan and job.files:
+                        file = view_file(job.plan, settings)
+                        pixels = finish_view(output, job.key, job.partial, file)
+                        done.append(PreparedView(job.view, file, pixels, job.files.headers, job.copies))
     finally:
         for job in todo:
             job.partial.unlink(missing_ok=True)
-    return keys, failures
+    return done, failures
 
 
 def _finished(
@@ -92,7 +151,9 @@ def _finished(
     def begin_next() -> None:
         job = next(waiting, None)
         if job:
-            workers.submit(Task(job, begin, (job.view, settings, job.partial, job.copies), SECONDS_TO_BEGIN))
+            workers.submit(
+                Task(job, begin, (job.view, settings, job.partial, job.copies, job.headers), SECONDS_TO_BEGIN)
+            )
 
     for _ in range(2 * jobs):  # enough to keep every worker busy while the parts of a volume come to an end
         begin_next()

@@ -54,9 +54,9 @@ class Files:
     frames: tuple[tuple[int, int], ...]  # (file, frame in it) of every stored slice
 
 
-def files_of(view: View) -> Files:
-    """Read the headers of a view's files, and put its slices in order."""
-    headers = tuple(read_header(path) for path in view.files)
+def files_of(view: View, headers: tuple[Header, ...] = ()) -> Files:
+    """Read the headers of a view's files, unless they are given, and put its slices in order."""
+    headers = headers or tuple(read_header(path) for path in view.files)
     if len(headers) > 1:
         headers = tuple(sorted(headers, key=lambda header: header.along))
         if any(header.frames != 1 for header in headers):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Picture
 
+from mm3d.data.dicom.header import Header
 from mm3d.data.dicom.window import LookupTable, Window
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import ViewFile
@@ -58,10 +59,12 @@ class CopiedSlices:
         return slice_
 
 
-def begin(view: View, settings: PrepareSettings, target: Path, copies: Path | None = None) -> tuple[Files, Plan, bool]:
+def begin(
+    view: View, settings: PrepareSettings, target: Path, copies: Path | None = None, headers: tuple[Header, ...] = ()
+) -> tuple[Files, Plan, bool]:
     """Plan a view in files and make its file, an npy array; and one for copies of its slices, if they are wanted. The
-    last value tells whether they are filled already."""
-    files = files_of(view)
+    last value tells whether they are filled already. Headers that are given are not read again."""
+    files = files_of(view, headers)
     image = files.image
     few = image.slices <= FEW_FRAMES
     with FileSlices(files) as slices:
