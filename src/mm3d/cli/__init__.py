@@ -64,16 +64,12 @@ def _phantom(arguments: argparse.Namespace) -> int:
 
     given = {name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None}
     if given and arguments.format == "dicom":
-        raise InputError(f"--{next(iter(given))} is for --format prepared; DICOM files hold the images as they are.")
+        raise InputError(f"--{next(iter(given))} is for --format prepared only: DICOM files hold the images unchanged.")
     settings = dataclasses.replace(PREPARED[arguments.scale], **given) if arguments.format == "prepared" else None
 
     from mm3d.phantom.trial import Trial, render_breast
 
     trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
-    if arguments.audit:
-        from mm3d.phantom.audit_page import audit
-
-        return audit(trial, arguments.output, arguments.jobs)
     return run(render_breast, trial, arguments.output, settings, arguments.jobs)
 
 
@@ -178,62 +174,63 @@ def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     phantom = commands.add_parser(
         "phantom",
         help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
-        description="Make synthetic breasts, each with CC and MLO as mammogram and as tomosynthesis, labels and boxes. "
-        "Same options, same bytes. A killed run continues; more --breasts extend the trial. "
-        "'mm3d prepare tables OUT' reads it like any download. docs/phantom.md has more.",
+        description="Make synthetic breasts with labels and boxes. Each has a mammogram and a tomosynthesis volume of "
+        "CC and of MLO. The same options give the same bytes. If a run was killed, the same command continues it. The "
+        "same command with more --breasts extends the trial. 'mm3d prepare tables OUT' reads the result like a "
+        "download. See docs/phantom.md.",
     )
-    phantom.add_argument("output", type=Path, metavar="OUT", help="the folder to write; new, or of the same trial")
+    phantom.add_argument(
+        "output", type=Path, metavar="OUT", help="the folder to write: a new one, or one of the same trial"
+    )
     trial = phantom.add_argument_group("the trial")
-    trial.add_argument("--breasts", type=whole_number, default=100, metavar="N", help="how many (default: 100)")
-    trial.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, other breasts (default: 0)")
+    trial.add_argument(
+        "--breasts", type=whole_number, default=100, metavar="N", help="number of breasts (default: 100)"
+    )
+    trial.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts (default: 0)"
+    )
     trial.add_argument(
         "--scale",
         choices=("tiny", "mini", "full"),
         default="mini",
-        help="size of the images: tiny for tests, mini (default) for training on CPUs, full as a scanner's",
+        help="size of the images: tiny is for tests, mini (default) for training on CPUs, full as from a scanner",
     )
     trial.add_argument(
         "--system",
         choices=("hologic", "siemens", "ge", "mixed"),
         default="hologic",
-        help="whose arc and reconstruction (default: hologic); mixed: each breast one of the three",
+        help="vendor of the tomosynthesis system (default: hologic); mixed draws one for each patient",
     )
     trial.add_argument(
         "--malignant",
         type=share,
         default=0.4,
         metavar="P",
-        help="probability of cancer in a breast (default: 0.4)",
+        help="probability that a breast has cancer (default: 0.4)",
     )
     trial.add_argument(
         "--benign",
         type=share,
         default=0.3,
         metavar="P",
-        help="probability of benign findings only; the rest has none (default: 0.3)",
+        help="probability that a breast has benign findings only (default: 0.3)",
     )
     trial.add_argument(
         "--contrast",
         type=float,
         default=1.0,
         metavar="K",
-        help="times what findings differ from fat: 1 (default) is tissue's own, more makes them easier to see",
+        help="contrast of findings against fat; 1 (default) is realistic, higher is easier",
     )
-    written = phantom.add_argument_group("what is written")
+    written = phantom.add_argument_group("output")
     written.add_argument(
         "--format",
         choices=("dicom", "prepared"),
         default="dicom",
-        help="DICOM files with tables (default), or at once what 'mm3d prepare' makes of those, with its options:",
+        help="DICOM files with tables (default), or prepared views as 'mm3d prepare' makes them of those; "
+        "the options below are for prepared",
     )
     add_preparation(written, by="the scale")
-    phantom.add_argument(
-        "--audit",
-        action="store_true",
-        help="write no breasts, but measure them against published figures: a table, audit.json, audit.png, and "
-        "montage.png to look at; "
-        "exit code 1 if a gate fails",
-    )
     phantom.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
     phantom.set_defaults(run=_phantom)
 

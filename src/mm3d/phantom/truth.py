@@ -83,9 +83,3 @@ class Spectrum:
         known = slice(1, len(self.power))
         logs = np.interp(np.log(np.maximum(frequency, 1e-6)), np.log(self.frequency[known]), np.log(self.power[known]))
         return np.exp(logs)
-
-    def exponent(self, low: float, high: float) -> float:
-        """β of a power law f^-β fitted to the rings between two frequencies (1/mm)."""
-        chosen = (self.frequency >= low) & (self.frequency <= high)
-        slope = np.polyfit(np.log(self.frequency[chosen]), np.log(self.power[chosen]), 1)[0]
-        return float(-slope)
