@@ -36,7 +36,10 @@ def test_the_first_difference_is_named_wherever_it_is() -> None:
     there = {"loop": {"steps": 2, "seed": 0}, "data": {"train": [{"folder": "a"}, {"folder": "b"}]}, "rates": [1, 2]}
     assert difference(there, json.loads(json.dumps(there))) == ""
     assert difference(there, there | {"loop": {"steps": 3, "seed": 0}}) == "loop.steps = 2, not 3"
-    assert difference(there, there | {"loop": {"steps": 3, "seed": 1}}, free={"loop.steps"}) == "loop.seed = 0, not 1"
+    assert (
+        difference(there, there | {"loop": {"steps": 3, "seed": 1}}, may_differ={"loop.steps"})
+        == "loop.seed = 0, not 1"
+    )
     other = there | {"data": {"train": [{"folder": "a"}, {"folder": "c"}]}}
     assert difference(there, other) == "data.train.1.folder = b, not c"
     assert difference(there, there | {"rates": [1, 3]}) == "rates = [1, 2], not [1, 3]"

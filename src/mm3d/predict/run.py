@@ -31,7 +31,7 @@ from mm3d.predict.prepared import predict_prepared
 from mm3d.predict.results import Found
 from mm3d.shared.config import from_dict
 from mm3d.shared.console import say, show_progress
-from mm3d.shared.errors import InputError, unexpected
+from mm3d.shared.errors import InputError, describe_bug
 from mm3d.shared.files import partial_path, remove_partial, replacing
 from mm3d.shared.workers import worker_count
 
@@ -264,4 +264,4 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"it cannot be read or written ({error.strerror}); see to it, and try again."
-    return f"{unexpected(error)}; leave it out, and report this."
+    return f"{describe_bug(error)}; leave it out, and report this."

@@ -1,4 +1,4 @@
-"""Dataclasses to and from plain dictionaries (JSON, TOML), with errors that say which key is wrong."""
+"""Dataclasses to and from plain tables (JSON, TOML), with error messages that name the wrong setting."""
 
 import difflib
 import functools
@@ -13,13 +13,20 @@ from mm3d.shared.errors import InputError
 T = TypeVar("T")
 
 
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)  # slow, and a file of predictions has ten thousands of one class
+class _WrongValueError(Exception):
+    """The message says what is wrong. On the way up, each level puts its part of the place in front of it."""
+
+
+def from_dict(cls: type[T], data: Any, where: str) -> T:
+    """Build a dataclass from a table. `where` is what error messages call the table: a file, or a section of one."""
+    try:
+        return _convert(cls, data)
+    except _WrongValueError as error:
+        raise InputError(f"{where}{error}") from error
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The dataclass as a dictionary that JSON and TOML can hold."""
+    """Turn a dataclass into a table that JSON and TOML can hold."""
     return asdict(config, dict_factory=lambda pairs: {key: _plain(value) for key, value in pairs})
 
 
@@ -29,82 +36,99 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def from_dict(cls: type[T], data: Any, where: str) -> T:
-    """Build `cls` from `data`; `where` names the place (a file, a section) in the error messages."""
-    if not isinstance(data, dict):
-        raise InputError(f"{where} must be a table of settings, not {data!r}.")
-    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(known)}."
-            raise InputError(f"{where}: unknown setting '{key}'; {hint}")
-    for name, field in known.items():
-        if name not in data and field.default is MISSING and field.default_factory is MISSING:
-            raise InputError(f"{where}: the setting '{name}' is missing; add it.")
-    hints = _hints(cls)  # type: ignore[arg-type]  # mypy does not know that classes have a hash
-    values = {key: _convert(hints[key], value, f"{where}: '{key}'") for key, value in data.items()}
-    try:
-        return cls(**values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+def check(config: Any) -> None:
+    """Check the types of a dataclass that was made directly, for its `__post_init__`."""
+    cls: Any = type(config)
+    for name, hint in _hints(cls).items():
+        try:
+            _convert(hint, getattr(config, name))
+        except _WrongValueError as error:
+            raise InputError(f"{cls.__name__}: '{name}'{error}") from error
 
 
-def difference(there: Any, now: Any, free: Container[str] = (), where: str = "") -> str:
-    """The first setting in which two tables differ, such as "loop.steps = 2, not 3"; empty if they do not. Settings in
-    `free` may differ."""
-    if _nested(there) and type(there) is type(now):
-        there, now = (dict(enumerate(table)) if isinstance(table, list) else table for table in (there, now))
-        for name in sorted({*there, *now}):
-            if found := difference(there.get(name), now.get(name), free, f"{where}.{name}".lstrip(".")):
+def difference(before: Any, now: Any, may_differ: Container[str] = (), where: str = "") -> str:
+    """The first setting in which two tables differ, such as "loop.steps = 2, not 3", or "" if there is none."""
+    if _has_names(before) and type(before) is type(now):
+        before, now = (dict(enumerate(table)) if isinstance(table, list) else table for table in (before, now))
+        for name in sorted({*before, *now}):
+            if found := difference(before.get(name), now.get(name), may_differ, f"{where}.{name}".lstrip(".")):
                 return found
         return ""
-    return "" if there == now or where in free else f"{where} = {there}, not {now}"
+    return "" if before == now or where in may_differ else f"{where} = {before}, not {now}"
 
 
-def _nested(value: Any) -> bool:
-    """Whether settings have names of their own: a table, or a list of tables."""
+def _has_names(value: Any) -> bool:
+    """Whether the settings in a value have names of their own: it is a table or a list of tables."""
     return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
 
 
-def check(config: Any) -> None:
-    """Check a dataclass that was made directly, as `from_dict` checks a table. For `__post_init__`."""
-    hints = _hints(type(config))  # type: ignore[arg-type]
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if not is_dataclass(value):
-            _convert(hints[field.name], value, f"{type(config).__name__}: '{field.name}'")
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Check `value` against a field's type; lists become tuples, integers become floats, tables dataclasses."""
-    if hint is Any:
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)  # slow, and a file may hold 20,000 objects of one class
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """Check a value against the type of its field; lists become tuples, integers floats, tables dataclasses."""
+    if type(value) is hint or hint is Any:
         return value
+    origin, args = _parts(hint)
+    if origin in (Union, types.UnionType):  # X | None
+        return None if value is None else _convert(next(arg for arg in args if arg is not type(None)), value)
+    if origin is tuple:
+        return _convert_list(args[0], value)
     if is_dataclass(hint):
-        if isinstance(value, hint):  # type: ignore[arg-type]
-            return value
-        return from_dict(hint, value, where)  # type: ignore[arg-type]
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        return _convert(next(arg for arg in args if arg is not type(None)), value, where)
-    if origin is Literal:
-        if value not in args:
-            raise InputError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}.")
-        return value
-    if hint is Path:
-        return value if isinstance(value, Path) else Path(_convert(str, value, where))
+        return _convert_table(hint, value)
     if origin is dict:
         if not isinstance(value, dict):
-            raise InputError(f"{where} must be a table, not {value!r}.")
-        return {key: _convert(args[1], item, where) for key, item in value.items()}
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise InputError(f"{where} must be a list, not {value!r}.")
-        return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            raise _WrongValueError(f" must be a table, not {value!r}.")
+        return {key: _convert(args[1], item) for key, item in value.items()}
+    if origin is Literal:
+        if value not in args:
+            raise _WrongValueError(f" must be one of {', '.join(map(str, args))}, not {value!r}.")
+        return value
+    if hint is Path:
+        return value if isinstance(value, Path) else Path(_convert(str, value))
+    if hint is float and type(value) is int:
         return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise InputError(f"{where} must be of type {hint.__name__}, not {value!r}.")
+    if not isinstance(value, hint) or isinstance(value, bool):
+        raise _WrongValueError(f" must be of type {hint.__name__}, not {value!r}.")
     return value
+
+
+def _convert_list(hint: Any, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _WrongValueError(f" must be a list, not {value!r}.")
+    items: list[Any] = []
+    try:
+        for item in value:
+            items.append(_convert(hint, item))
+    except _WrongValueError as error:
+        raise _WrongValueError(f"[{len(items)}]{error}") from error
+    return tuple(items)
+
+
+def _convert_table(cls: Any, data: Any) -> Any:
+    if not isinstance(data, dict):
+        raise _WrongValueError(f" must be a table of settings, not {data!r}.")
+    hints, values = _hints(cls), {}
+    for key, value in data.items():
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(hints)}."
+            raise _WrongValueError(f": unknown setting '{key}'; {advice}")
+        try:
+            values[key] = _convert(hints[key], value)
+        except _WrongValueError as error:
+            raise _WrongValueError(f": '{key}'{error}") from error
+    for field in fields(cls):
+        if field.name not in data and field.default is MISSING and field.default_factory is MISSING:
+            raise _WrongValueError(f": the setting '{field.name}' is missing; add it.")
+    try:
+        return cls(**values)
+    except InputError as error:
+        raise _WrongValueError(f": {error}") from error

@@ -1,4 +1,8 @@
-"""Processes that may die: a decoder that crashes or hangs on a bad file takes its worker with it, not the run."""
+"""Worker processes that may die: a decoder that crashes or hangs on a bad file costs that file, not the run.
+
+Pebble's ProcessPool does nearly the same. It was not taken because its workers print tracebacks when Ctrl-C comes while
+they start, take three seconds each to stop while they are in a decoder, and cannot be given one thread each.
+"""
 
 import multiprocessing
 import os
@@ -11,11 +15,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from mm3d.shared.errors import InputError, unexpected
+from mm3d.shared.errors import InputError, describe_bug
 
-# A fresh interpreter for every worker: no state of the parent, and the same on every system.
+# A fresh interpreter for every worker: it shares no state with the parent, and works alike on every system.
 CONTEXT = multiprocessing.get_context("spawn")
-# There is a worker for every core, so each has one thread; and sums do not depend on the number of threads.
+# There is a worker for every core, so each has one thread. Sums then do not depend on the number of threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -34,12 +38,12 @@ class Task:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     seconds: float  # after this long the worker counts as hung
-    remedy: str = "the file is damaged; export it again."  # what to say if the worker is lost
+    remedy: str = "the file is damaged; export it again."  # what the user is told if the worker crashes or hangs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: a result, or a sentence on why there is none."""
+    """The result of a task, or a sentence on why there is none."""
 
     key: Any
     result: Any = None
@@ -60,7 +64,7 @@ class _Worker:
 
 
 class Workers:
-    """Up to `count` processes, started when there is work, replaced when they are lost. Use it with `with`."""
+    """Up to `count` processes. They start when there is work, and are replaced when they die. Use it with `with`."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -91,20 +95,20 @@ class Workers:
                     yield outcome
 
     def _assign(self) -> None:
-        """Give every waiting task to an idle worker, or to a new one while there may be more."""
+        """Give waiting tasks to idle workers, and start new workers while there may be more."""
         while self.waiting:
             worker = next((worker for worker in self.workers if worker.task is None), None)
             if worker is None:
                 if len(self.workers) == self.count:
                     return
-                worker = _start()
+                worker = _start_worker()
                 self.workers.append(worker)
             task = self.waiting.popleft()
             worker.task, worker.deadline = task, time.monotonic() + task.seconds
             try:
                 worker.connection.send((task.function, task.arguments))
-            except OSError:  # it died while it was idle: the task is not to blame
-                self._lose(worker)
+            except OSError:  # The worker died while it was idle, so the task is not to blame.
+                self._remove(worker)
                 self.waiting.appendleft(task)
 
     def _collect(self, worker: _Worker) -> Outcome | None:
@@ -116,49 +120,41 @@ class Workers:
                 worker.task, worker.deadline = None, float("inf")
                 return Outcome(task.key, result, failure)
         except (EOFError, OSError):
-            self._lose(worker)
+            self._remove(worker)
             return Outcome(task.key, failure=f"its worker process crashed: {task.remedy}")
         if time.monotonic() >= worker.deadline:
-            self._lose(worker)
+            self._remove(worker)
             return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up: {task.remedy}")
         return None
 
-    def _lose(self, worker: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
         worker.end()
         self.workers.remove(worker)
 
 
-def _start() -> _Worker:
+def _start_worker() -> _Worker:
+    """Start a process with one thread that ignores Ctrl-C, which is the parent's to handle, from the beginning."""
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    in_main_thread = threading.current_thread() is threading.main_thread()  # No other thread may set signals.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+    before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
     os.environ.update(ONE_THREAD)
     try:
-        _start_deaf(process)
+        process.start()
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in ONE_THREAD:
+            del os.environ[name]
+        os.environ.update(before)
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
     theirs.close()
     return _Worker(ours, process)
 
 
-def _start_deaf(process: Any) -> None:
-    """Start a process that ignores Ctrl-C from its first moment on: it is the parent's, which then ends its workers."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signals
-        process.start()
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process.start()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _serve(connection: Connection) -> None:
-    """In the worker: take a call, send its result, until the parent is gone."""
+    """In the worker: take a call and send its result, until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows does not pass it on.
     while True:
         try:
             function, arguments = connection.recv()
@@ -170,9 +166,9 @@ def _serve(connection: Connection) -> None:
             answer = (None, str(error))
         except MemoryError:
             answer = (None, "it needs more memory than there is; use fewer --jobs.")
-        except Exception as error:  # a bug of ours or of a library: this input is lost, the run is not
-            answer = (None, f"{unexpected(error)}.")
+        except Exception as error:  # A bug of ours or of a library costs this input, not the run.
+            answer = (None, f"{describe_bug(error)}.")
         try:
             connection.send(answer)
-        except OSError:  # the parent was killed meanwhile
+        except OSError:  # The parent was killed.
             return
