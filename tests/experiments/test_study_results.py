@@ -274,7 +274,7 @@ def test_pictures_are_a_folder_that_a_training_reads(tmp_path: Path) -> None:
 
 def _contrast(view: Any) -> float:
     """Brightness of a ring's band against its middle."""
-    ring = next(finding for finding in view.view.findings if finding.kind == RING)
+    ring = next(finding for finding in view.view.annotations if finding.kind == RING)
     x1, y1, x2, y2 = ring.box
     image = view.image()[0] / 65535
     y, x = np.mgrid[: image.shape[0], : image.shape[1]] + 0.5
