@@ -81,7 +81,7 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
     there = Finding((x1 + 1, y1, x2 + 1, y2), 0.6, 3.0)
     elsewhere = Finding((x1 + 500, y1, x2 + 500, y2), 0.7, 1.0)
     assert iou(np.array(there.box), np.array(cancer.box)) >= HIT
-    below = "missed; there is a finding of score 0.60, slice 4, but marked is what scores at least 0.65."
+    below = "missed; there is a finding of score 0.60, slice 4, but only scores of at least 0.65 are marked."
     for threshold, told, found, others in (
         (0.5, "found, score 0.60, slice 4.", 1, "1 other mark."),
         (0.65, below, 0, "1 other mark."),
@@ -92,7 +92,7 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
         predictions = Predictions(
             (BreastPrediction("p", "e", "L", sides[0]), BreastPrediction("p", "e", "R", sides[1]))
         )
-        lines = list(compare(breasts, predictions, threshold))
+        lines = compare(breasts, predictions, threshold)
         (line,) = [line for line in lines if line.startswith(f"Cancer in {name.upper()}, slice ")]
         assert told in line
         assert lines[-1] == f"Found {found} of {len(lines) - 1} cancers, counted in each view; {others}"

@@ -171,9 +171,9 @@ def test_options_that_do_not_apply_are_said_and_nothing_is_written(tiny: Tiny, t
         (("ship", "--dry-run", "-o", str(folder / "study")), "--dry-run is not for ship"),
         (("ship", str(path), "-o", str(folder / "study")), "ship is for the weights that come with mm3d"),
         ((str(path), str(tmp_path), "-o", str(tmp_path / "o")), "tiny makes its own cohorts; leave"),
-        ((str(path), "-o", str(tmp_path / "o")), "cannot be used"),
+        ((str(path), "-o", str(tmp_path / "o")), "cannot read or write"),
     ):
-        where = tmp_path / "file" if said == "cannot be used" else folder / "results"
+        where = tmp_path / "file" if said == "cannot read or write" else folder / "results"
         code, told = run_main("study", *words, "--results", str(where))
         assert (code, said in told) == (1, True), told
     assert not (tmp_path / "study.md").exists()

@@ -1,49 +1,115 @@
-"""The command line: names and help. Nothing heavy is imported until a command runs, so that help is immediate.
+"""The command line: commands, options and help. A command imports its room only when it runs, so that help is fast.
 
-Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage.
+Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage, 130 interrupted.
 """
 
 import argparse
 import dataclasses
+import functools
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
-from mm3d.cli.options import FOR_TORCH, PREPARATION, add_preparation, seed, share, whole_number
+from mm3d.cli.options import PREPARATION, Commands, HelpFormatter, add_preparation, call, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
 from mm3d.shared.errors import InputError
 
-
-def _demo(arguments: argparse.Namespace) -> int:
-    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
-    from mm3d.cli.demo import demo
-
-    return demo(arguments.output, arguments.seed, arguments.weights)
-
-
-def _info(arguments: argparse.Namespace) -> int:
-    from mm3d.cli.info import print_info
-
-    print_info(as_json=arguments.json)
-    return 0
-
-
-def _import_weights(arguments: argparse.Namespace) -> int:
-    from mm3d.cli.import_weights import import_weights
-
-    import_weights(arguments.file, arguments.output, overwrite=arguments.overwrite)
-    return 0
-
-
-SEED = 2028  # of the demo's exam: of ten seeds the one whose cancer is found in both views (shipped/README.md)
-
+DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
 # Datasets by the names of their readers in mm3d.data.datasets; "folder" is any folder of DICOM exams.
 DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
+# Options of `phantom` that are settings of the trial, by the names they have there.
+TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign", "contrast")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code. An InputError becomes a sentence on stderr, without a traceback."""
+    parser = make_parser()
+    arguments, others = parser.parse_known_args(argv)
+    if hasattr(arguments, "overrides"):  # of `train`: --section.key value
+        arguments.overrides = others
+    elif others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    try:
+        return arguments.run(arguments)
+    except InputError as error:
+        print(f"mm3d: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"mm3d: cannot read or write {error.filename or 'a file'}: {error.strerror}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mm3d: interrupted.", file=sys.stderr)
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mm3d",
+        description="Detect breast cancer in digital breast tomosynthesis with M&M-3D. For research, not for clinical "
+        "use. 'mm3d COMMAND --help' explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"mm3d {__version__}")
+    command: Any = functools.partial(argparse.ArgumentParser, formatter_class=HelpFormatter)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=command)
+    _add_demo(commands)
+    _add_info(commands)
+    _add_prepare(commands)
+    _add_phantom(commands)
+    _add_train(commands)
+    add_predict(commands)
+    add_evaluate(commands)
+    add_study(commands)
+    _add_view(commands)
+    _add_import_weights(commands)
+    return parser
+
+
+def _add_demo(commands: Commands) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="make a synthetic exam with a cancer and predict it",
+        description="Make a synthetic tomosynthesis exam of four views with a cancer, as DICOM files, and predict it. "
+        "Look at OUT/report.html; the other results are OUT/sr/*.dcm, OUT/predictions.csv and OUT/run.json. The last "
+        "lines tell for each cancer whether it was found. The command replaces nothing in OUT but an earlier demo.",
+    )
+    demo.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write")
+    demo.add_argument("--seed", type=seed, metavar="N", default=DEMO_SEED, help="another seed gives another exam")
+    demo.add_argument(
+        "--weights", type=Path, metavar="WEIGHTS", help="a weights file, a run folder, dbt (default) or ffdm"
+    )
+    demo.set_defaults(run=call("mm3d.cli.demo", "demo"))
+
+
+def _add_info(commands: Commands) -> None:
+    info = commands.add_parser(
+        "info",
+        help="print versions, device, threads and shipped weights",
+        description="Print the versions, the device and the threads that mm3d will use, and the shipped weights.",
+    )
+    info.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
+    info.set_defaults(run=call("mm3d.cli.info", "print_info"))
+
+
+def _add_prepare(commands: Commands) -> None:
+    prepare = commands.add_parser(
+        "prepare",
+        help="read a downloaded dataset or a folder of DICOM exams and write prepared views",
+        description="Read a dataset as it was downloaded, check it, and write prepared views. They are cropped to the "
+        "breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A second run "
+        "does only what is missing. The exit code is 1 if some views failed (see OUT/problems.csv) or nothing could be "
+        "done. docs/data.md describes the datasets.",
+    )
+    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
+    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the downloaded dataset, or your own exams")
+    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
+    add_preparation(prepare)
+    prepare.add_argument("--jobs", type=int, help="number of worker processes (default: one for each core)")
+    prepare.set_defaults(run=_prepare)
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -55,8 +121,33 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return run(reader.read, arguments.folder, arguments.output, settings, arguments.jobs)
 
 
-# Options of `phantom` that are settings of the trial, by the names they have there.
-TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign", "contrast")
+def _add_phantom(commands: Commands) -> None:
+    phantom = commands.add_parser(
+        "phantom",
+        help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
+        description="Make synthetic breasts with labels and boxes. Each has a mammogram and a tomosynthesis volume of "
+        "CC and of MLO. The same options give the same bytes. If a run was killed, the same command continues it. The "
+        "same command with more --breasts extends the trial. 'mm3d prepare tables OUT' reads the result like a "
+        "download. See docs/phantom.md.",
+    )
+    phantom.add_argument("output", type=Path, metavar="OUT", help="a new folder, or one of the same trial")
+    option = phantom.add_argument_group("the trial").add_argument
+    option("--breasts", type=whole_number, default=100, metavar="N", help="number of breasts")
+    option("--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts")
+    sizes = "size of the images: tiny for tests, mini for training on CPUs, full as from a scanner"
+    option("--scale", choices=("tiny", "mini", "full"), default="mini", help=sizes)
+    vendors = "vendor of the tomosynthesis system; mixed draws one for each patient"
+    option("--system", choices=("hologic", "siemens", "ge", "mixed"), default="hologic", help=vendors)
+    option("--malignant", type=share, default=0.4, metavar="P", help="probability that a breast has cancer")
+    option("--benign", type=share, default=0.3, metavar="P", help="probability that it has benign findings only")
+    contrast = "contrast of findings against fat; 1 is realistic, higher is easier"
+    option("--contrast", type=float, default=1.0, metavar="K", help=contrast)
+    written = phantom.add_argument_group("output")
+    formats = "DICOM files with tables, or prepared views as 'mm3d prepare' makes them; the options below are for these"
+    written.add_argument("--format", choices=("dicom", "prepared"), default="dicom", help=formats)
+    add_preparation(written, by="the scale")
+    phantom.add_argument("--jobs", type=int, help="number of worker processes (default: one for each core)")
+    phantom.set_defaults(run=_phantom)
 
 
 def _phantom(arguments: argparse.Namespace) -> int:
@@ -73,207 +164,52 @@ def _phantom(arguments: argparse.Namespace) -> int:
     return run(render_breast, trial, arguments.output, settings, arguments.jobs)
 
 
-def _train(arguments: argparse.Namespace) -> int:
-    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
-    from mm3d.train.run import run
-
-    return run(
-        arguments.config, arguments.output, arguments.settings, arguments.start, arguments.devices, arguments.resume
+def _add_train(commands: Commands) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a detector on prepared breasts",
+        description="Train as a configuration says. Settings on the command line replace those of the file: "
+        "--optimiser.learning_rate 1e-4, --data.train.0.folder prepared/. Ctrl-C or a crash costs a few minutes at "
+        "most: the same command with --resume continues. With torchrun: torchrun … -m mm3d train …. docs/training.md "
+        "lists all settings.",
+        allow_abbrev=False,
     )
-
-
-def _view(arguments: argparse.Namespace) -> int:
-    from mm3d.output.report.serve import view
-
-    return view(arguments.folder, arguments.port, browser=not arguments.no_browser)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mm3d",
-        description="Breast cancer detection in digital breast tomosynthesis with M&M-3D. "
-        "For research, not for clinical use.",
+    train.add_argument("path", type=Path, metavar="CONFIG", help="a .toml file, or the config.json of a run folder")
+    start = "what to start from: a weights file, a run folder, ffdm (shipped weights), random or dense"
+    train.add_argument("--start", metavar="WEIGHTS", help=start)
+    train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
+    train.add_argument(
+        "--devices", type=whole_number, metavar="N", help="number of GPUs, or of processes on CPUs (default: 1)"
     )
-    parser.add_argument("--version", action="version", version=f"mm3d {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    _add_demo(commands)
-    info = commands.add_parser(
-        "info",
-        help="versions, device, threads, shipped weights",
-        description="Print the versions, the device and threads that will be used, and the shipped weights.",
+    train.add_argument(
+        "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
     )
-    info.add_argument("--json", action="store_true", help="print JSON, for programs")
-    info.set_defaults(run=_info)
+    train.set_defaults(run=call("mm3d.train.run", "run"), overrides=[])
 
-    prepare = commands.add_parser(
-        "prepare",
-        help="read a downloaded dataset or a folder of DICOM exams and write prepared views",
-        description="Read a dataset as it was downloaded, check it, and write prepared views: cropped to the breast, "
-        "chest wall on the left, resized, volumes max-pooled in depth. A second run does only what is missing. Exit "
-        "code 1: some views failed (see OUT/problems.csv), or nothing could be done. docs/data.md has the datasets.",
-    )
-    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
-    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the dataset as it was downloaded, or your exams")
-    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    add_preparation(prepare)
-    prepare.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
-    prepare.set_defaults(run=_prepare)
 
-    _add_phantom(commands)
-    _add_train(commands)
-    add_predict(commands)
-    add_evaluate(commands)
-    add_study(commands)
-
+def _add_view(commands: Commands) -> None:
     view = commands.add_parser(
         "view",
         help="open the reports of a folder in a browser",
         description="Show the reports that 'mm3d predict' wrote in a browser, until Ctrl-C. Only this computer can "
-        "reach them, and only by the address that is printed. docs/report.md explains what they show.",
+        "open them, and only with the address that is printed. docs/report.md explains the reports.",
     )
     view.add_argument("folder", type=Path, metavar="OUT", help="the folder that 'mm3d predict' wrote")
-    view.add_argument("--no-browser", action="store_true", help="only print the address")
-    view.add_argument("--port", type=int, default=0, metavar="N", help="of the address (default: one that is free)")
-    view.set_defaults(run=_view)
+    view.add_argument("--no-browser", action="store_false", dest="browser", help="only print the address")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address (default: any free one)")
+    view.set_defaults(run=call("mm3d.output.report.serve", "view"))
 
+
+def _add_import_weights(commands: Commands) -> None:
     importer = commands.add_parser(
         "import-weights",
         help="turn a public Sparse R-CNN checkpoint into start weights",
-        description="Turn a public Sparse R-CNN checkpoint (detectron2, mmdetection, or PVT with PVTv2-Li; .pth "
-        "or .safetensors) into start weights for mm3d, and print what was loaded, what is new and what was dropped.",
+        description="Turn a public Sparse R-CNN checkpoint (detectron2, mmdetection, or PVT with PVTv2-Li; .pth or "
+        ".safetensors) into start weights for mm3d. Print which weights were loaded, are new, and were dropped.",
     )
-    importer.add_argument("file", type=Path, metavar="FILE", help="the downloaded checkpoint")
+    importer.add_argument("source", type=Path, metavar="FILE", help="the downloaded checkpoint")
     importer.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors to write; its folder is made"
+        "-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors file to write"
     )
     importer.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    importer.set_defaults(run=_import_weights)
-    return parser
-
-
-def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    demo = commands.add_parser(
-        "demo",
-        help="make a synthetic exam with a cancer, predict it, and write all that 'mm3d predict' does",
-        description="Make a synthetic tomosynthesis exam of four views with a cancer, as DICOM files, and predict it: "
-        "OUT/report.html to look at, OUT/sr/*.dcm, OUT/predictions.csv, OUT/run.json. The last lines say of "
-        "each cancer whether it was found. Of what is in OUT, only an earlier demo is written over.",
-    )
-    demo.add_argument(
-        "-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write (default: demo)"
-    )
-    demo.add_argument("--seed", type=seed, metavar="N", default=SEED, help=f"another seed, another exam ({SEED})")
-    demo.add_argument(
-        "--weights", type=Path, metavar="WEIGHTS", help="a file, run folder, or ours: dbt (default), ffdm"
-    )
-    demo.set_defaults(run=_demo)
-
-
-def _add_phantom(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    phantom = commands.add_parser(
-        "phantom",
-        help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
-        description="Make synthetic breasts with labels and boxes. Each has a mammogram and a tomosynthesis volume of "
-        "CC and of MLO. The same options give the same bytes. If a run was killed, the same command continues it. The "
-        "same command with more --breasts extends the trial. 'mm3d prepare tables OUT' reads the result like a "
-        "download. See docs/phantom.md.",
-    )
-    phantom.add_argument(
-        "output", type=Path, metavar="OUT", help="the folder to write: a new one, or one of the same trial"
-    )
-    trial = phantom.add_argument_group("the trial")
-    trial.add_argument(
-        "--breasts", type=whole_number, default=100, metavar="N", help="number of breasts (default: 100)"
-    )
-    trial.add_argument(
-        "--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts (default: 0)"
-    )
-    trial.add_argument(
-        "--scale",
-        choices=("tiny", "mini", "full"),
-        default="mini",
-        help="size of the images: tiny is for tests, mini (default) for training on CPUs, full as from a scanner",
-    )
-    trial.add_argument(
-        "--system",
-        choices=("hologic", "siemens", "ge", "mixed"),
-        default="hologic",
-        help="vendor of the tomosynthesis system (default: hologic); mixed draws one for each patient",
-    )
-    trial.add_argument(
-        "--malignant",
-        type=share,
-        default=0.4,
-        metavar="P",
-        help="probability that a breast has cancer (default: 0.4)",
-    )
-    trial.add_argument(
-        "--benign",
-        type=share,
-        default=0.3,
-        metavar="P",
-        help="probability that a breast has benign findings only (default: 0.3)",
-    )
-    trial.add_argument(
-        "--contrast",
-        type=float,
-        default=1.0,
-        metavar="K",
-        help="contrast of findings against fat; 1 (default) is realistic, higher is easier",
-    )
-    written = phantom.add_argument_group("output")
-    written.add_argument(
-        "--format",
-        choices=("dicom", "prepared"),
-        default="dicom",
-        help="DICOM files with tables (default), or prepared views as 'mm3d prepare' makes them of those; "
-        "the options below are for prepared",
-    )
-    add_preparation(written, by="the scale")
-    phantom.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
-    phantom.set_defaults(run=_phantom)
-
-
-def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    train = commands.add_parser(
-        "train",
-        help="train a detector on prepared breasts, from scratch or from other weights",
-        description="Train as a configuration says; settings on the command line go over it: --optimiser.learning_rate "
-        "1e-4, --data.train.0.folder prepared/. Ctrl-C or a crash loses a few minutes at most: the same command with "
-        "--resume continues. Under torchrun: torchrun … -m mm3d train …. docs/training.md has all settings.",
-        allow_abbrev=False,
-    )
-    train.add_argument("config", type=Path, metavar="CONFIG", help="a .toml, or the config.json of a run folder")
-    train.add_argument(
-        "--start", metavar="WEIGHTS", help="weights file or run folder to start from; ffdm for ours; random; or dense"
-    )
-    train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
-    train.add_argument("--devices", type=whole_number, metavar="N", help="GPUs, or processes on CPUs (default: 1)")
-    train.add_argument(
-        "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
-    )
-    train.set_defaults(run=_train, settings=[])
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    arguments, others = parser.parse_known_args(argv)
-    if hasattr(arguments, "settings"):  # of `train`: --section.key value
-        arguments.settings = others
-    elif others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    try:
-        return arguments.run(arguments)
-    except InputError as error:
-        print(f"mm3d: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(
-            f"mm3d: {error.filename or 'a file'} cannot be used ({error.strerror}); see to it, and try again.",
-            file=sys.stderr,
-        )
-        return 1
-    except KeyboardInterrupt:
-        print("mm3d: interrupted.", file=sys.stderr)
-        return 130
+    importer.set_defaults(run=call("mm3d.cli.import_weights", "import_weights"))

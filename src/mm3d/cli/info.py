@@ -1,4 +1,4 @@
-"""`mm3d info`: what a bug report needs and a user wonders."""
+"""`mm3d info`: what a bug report needs."""
 
 import json
 import platform
@@ -15,7 +15,7 @@ PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scipy")
 
 
 def gather_info() -> dict[str, Any]:
-    """Versions, device, threads and shipped weights, as plain data. Reads the headers of weights, not the weights."""
+    """Versions, device, threads and shipped weights as plain data. Only the headers of the weights are read."""
     return {
         "mm3d": __version__,
         "python": platform.python_version(),
@@ -24,11 +24,11 @@ def gather_info() -> dict[str, Any]:
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
-        "shipped_weights": [_describe(path) for path in shipped()],
+        "shipped_weights": [_describe_weights(path) for path in shipped()],
     }
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def _describe_weights(path: Path) -> dict[str, Any]:
     header = read_header(path)
     return {
         "name": path.stem,
@@ -41,14 +41,16 @@ def _describe(path: Path) -> dict[str, Any]:
     }
 
 
-def _trained(provenance: dict[str, Any]) -> str:
-    """What weights were trained on, and how good they are in the study that they are from."""
-    told = f"trained on input {provenance.get('input', 'unknown')}"
+def _describe_training(provenance: dict[str, Any]) -> str:
+    """What weights were trained on, and how good they are in their study."""
+    trained = f"trained on input {provenance.get('input', 'unknown')}"
     study = provenance.get("study")
     if study is None:
-        return told
+        return trained
     figures = study["figures"]
-    return f"{told}; R@0.25 {figures['recall@0.25']:.2f}, AUC {figures['auc']:.2f} ({study['study']}, {study['run']})"
+    return (
+        f"{trained}; R@0.25 {figures['recall@0.25']:.2f}, AUC {figures['auc']:.2f} ({study['study']}, {study['run']})"
+    )
 
 
 def print_info(as_json: bool) -> None:
@@ -56,18 +58,17 @@ def print_info(as_json: bool) -> None:
     if as_json:
         print(json.dumps(info, indent=2))
         return
-    packages = ", ".join(f"{name} {number}" for name, number in info["packages"].items())
-    shipped = [
-        f"{w['name']} ({w['megabytes']} MB): {_trained(w['provenance'])}\n    {w['intended_use']}"
+    weights = [
+        f"{w['name']} ({w['megabytes']} MB): {_describe_training(w['provenance'])}\n    {w['intended_use']}"
         for w in info["shipped_weights"]
     ]
-    rows = [
-        ("mm3d", info["mm3d"]),
-        ("python", f"{info['python']} on {info['platform']}"),
-        ("packages", packages),
-        ("device", ", ".join(info["gpus"]) if info["gpus"] else "cpu (no GPU found)"),
-        ("threads", str(info["threads"])),
-        ("shipped weights", "\n".join(shipped) if shipped else "none in this version"),
-    ]
-    for name, text in rows:
+    rows = {
+        "mm3d": info["mm3d"],
+        "python": f"{info['python']} on {info['platform']}",
+        "packages": ", ".join(f"{name} {number}" for name, number in info["packages"].items()),
+        "device": ", ".join(info["gpus"]) or "cpu (no GPU found)",
+        "threads": str(info["threads"]),
+        "shipped weights": "\n".join(weights) or "none in this version",
+    }
+    for name, text in rows.items():
         print(f"{name:16}{text.replace(chr(10), chr(10) + ' ' * 16)}")

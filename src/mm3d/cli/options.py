@@ -1,33 +1,59 @@
-"""Options that several commands share, and numbers as the command line takes them."""
+"""What the commands share: options, numbers as the command line takes them, and how a command calls its function."""
 
 import argparse
+import importlib
+import os
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 # Options that say how views are prepared, by the names they have in PrepareSettings.
 PREPARATION = ("width", "length", "slices", "intensity")
 
-# Threads that wait must sleep: where another program has one of the cores, threads that spin took 40 times as long.
-# Large tensors in large pages: with small ones, a fifth of a full-size backbone's time went into getting memory.
+# Waiting threads must sleep: when another program used one of the cores, spinning threads took 40 times as long.
+# Large tensors use large pages: with small ones, a fifth of the time of a full-size backbone went into getting memory.
 FOR_TORCH = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
 
 
+def call(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    """What runs a command: the function of the module, which is imported only then, with the options as arguments."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        os.environ.update(FOR_TORCH | os.environ)  # torch reads them when it is imported
+        options: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name != "run"}
+        return getattr(importlib.import_module(module), function)(**options) or 0
+
+    return run
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Shows the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help or ""
+        plain = isinstance(action.default, int | float | str | Path) and not isinstance(action.default, bool)
+        shown = plain and action.default != argparse.SUPPRESS and "(default" not in text
+        return f"{text} (default: %(default)s)" if shown else text
+
+
 def seed(text: str) -> int:
-    return _within(int, text, 0, 2**32 - 1)
+    return _number(int, text, 0, 2**32 - 1)
 
 
 def whole_number(text: str) -> int:
-    return _within(int, text, 1, 2**31)
+    return _number(int, text, 1, 2**31)
 
 
 def share(text: str) -> float:
-    return _within(float, text, 0, 1)
+    return _number(float, text, 0, 1)
 
 
 N = TypeVar("N", int, float)
 
 
-def _within(kind: Callable[[str], N], text: str, low: float, high: float) -> N:
+def _number(kind: Callable[[str], N], text: str, low: float, high: float) -> N:
     try:
         number = kind(text)
     except ValueError:
@@ -38,18 +64,18 @@ def _within(kind: Callable[[str], N], text: str, low: float, high: float) -> N:
 
 
 def add_preparation(parser: argparse._ActionsContainer, by: str = "") -> None:
-    """The options of PREPARATION. With `by`, one that the user does not give is None: something else decides."""
+    """Add the options of PREPARATION. With `by`, an option that the user does not give is None: `by` decides."""
     for name, value, text in (
-        ("width", 1100, "pixels across, fewer if the length limits"),
-        ("length", 2200, "pixels down, at most"),
-        ("slices", 16, "slices of a volume, at most"),
+        ("width", 1100, "width of prepared views in pixels, less if the length limits it"),
+        ("length", 2200, "largest length of prepared views in pixels"),
+        ("slices", 16, "largest number of slices of a prepared volume"),
     ):
-        default = f"by {by}" if by else value
+        default = f"from {by}" if by else value
         parser.add_argument(f"--{name}", type=int, default=None if by else value, help=f"{text} (default: {default})")
     parser.add_argument(
         "--intensity",
         choices=("auto", "window", "percentile"),
         default=None if by else "auto",
-        help="black and white by the file's display window or by percentiles in the breast; auto (default): the window "
-        "where there is one, unless the image is For Processing",
+        help="take black and white from the file's display window, or from percentiles inside the breast; auto "
+        "(default) uses the window if there is one and the image is not For Processing",
     )
