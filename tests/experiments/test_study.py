@@ -22,7 +22,7 @@ from mm3d.experiments.results import Result, path_of, read_cohort, read_result, 
 from mm3d.experiments.ship import choose, ship
 from mm3d.experiments.spec import StudySpec, read_study
 from mm3d.model import weights
-from mm3d.predict import operating_point
+from mm3d.predict.operating_point import choose_operating_point
 from mm3d.shared.errors import InputError
 
 
@@ -213,7 +213,7 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert choose(study, [worse, better, worse], "DBT") is better
     assert "auc" in header.provenance["study"]["figures"]
     assert "synthetic" in header.intended_use
-    point = operating_point.choose(None, None, header)  # as `mm3d predict` does
+    point = choose_operating_point(None, None, header)  # as `mm3d predict` does
     assert 0 < point.threshold <= 1
     assert "0.25 false positives per image" in point.source
     assert weights.read_header(tmp_path / "ffdm.safetensors").provenance["study"]["run"] == "ffdm"

@@ -14,8 +14,7 @@ from pydicom.sequence import Sequence
 from pydicom.sr.codedict import codes
 from support.dicom_files import breast, item, mammogram, tomosynthesis, write
 from support.reports import (
-    ALGORITHM,
-    OBSERVED,
+    METHOD,
     Marked,
     assert_marks,
     complaints,
@@ -33,21 +32,22 @@ from support.reports import (
     write_trial,
 )
 
-from mm3d.output.sr import (
-    ReportedExam,
-    ReportedFinding,
-    UnreadView,
-    write_cad_report,
-    write_measurement_report,
-)
+from mm3d.output.predictions import Finding
+from mm3d.output.result import ExamResult, ReadProblem
+from mm3d.output.sr import write_cad_report, write_measurement_report
 from mm3d.shared.errors import InputError
 
-Write = Callable[[ReportedExam, Path], None]
+Write = Callable[[ExamResult, Path], None]
+UNKNOWN = ReadProblem("It is empty.")
 WRITERS = [
     pytest.param(write_measurement_report, id="TID 1500"),
     pytest.param(write_cad_report, id="TID 4000"),
 ]
 both = pytest.mark.parametrize("write_report", WRITERS)
+
+
+def unread(*files: Path) -> ReadProblem:
+    return ReadProblem("It cannot be decoded.", "L", "CC", files)
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_the_standards_checkers_find_no_error(
 ) -> None:
     exams = {
         "findings": lambda: trial_exam(trial),
-        "none": lambda: trial_exam(trial, operating_point=0.99),
+        "none": lambda: trial_exam(trial, threshold=0.99),
         "slices": lambda: sliced_exam(tmp_path),
-        "unread": lambda: replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)), UnreadView())),
+        "unread": lambda: replace(trial_exam(trial[1:]), problems=(unread(trial[0]), UNKNOWN)),
     }
     report = tmp_path / "report.dcm"
     write_report(exams[case](), report)
@@ -100,9 +100,9 @@ def test_a_turned_volume_with_frames_in_disorder_is_marked_in_the_files_own_pixe
     pixels = np.stack([breast(seed=z) for z in range(4)])
     path = write(tomosynthesis(pixels, heights=[2.0, 1.0, 3.0, 0.0]), tmp_path / "volume.dcm")
     findings = (
-        ReportedFinding((10.0, 20.0, 30.0, 50.0), 0.9, 0),
-        ReportedFinding((0.5, 1.5, 2.5, 3.5), 0.8, 3),
-        ReportedFinding((190.0, -3.0, 207.0, 30.0), 0.7, 1),  # partly outside of the image
+        Finding((10.0, 20.0, 30.0, 50.0), 0.9, 0),
+        Finding((0.5, 1.5, 2.5, 3.5), 0.8, 3),
+        Finding((190.0, -3.0, 207.0, 30.0), 0.7, 1),  # partly outside of the image
     )
     write_report(exam_of(view_of(path, findings=findings, turned=True)), tmp_path / "report.dcm")
     assert_marks(
@@ -123,7 +123,7 @@ def test_a_volume_in_a_file_per_slice_is_marked_on_the_file_of_the_slice(write_r
 @both
 def test_without_a_finding_the_report_says_so(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
     """An empty report could also mean that nobody looked."""
-    write_report(trial_exam(trial, operating_point=0.99), tmp_path / "report.dcm")
+    write_report(trial_exam(trial, threshold=0.99), tmp_path / "report.dcm")
     report = dcmread(tmp_path / "report.dcm")
     assert marked(tmp_path / "report.dcm") == []
     assert find(report, "111017")[0].ConceptCodeSequence[0].CodeMeaning == "All algorithms succeeded; without findings"
@@ -133,18 +133,16 @@ def test_without_a_finding_the_report_says_so(write_report: Write, trial: list[P
 
 
 @both
-@pytest.mark.parametrize(("operating_point", "code"), [(0.5, "111244"), (0.99, "111243")])
+@pytest.mark.parametrize(("threshold", "code"), [(0.5, "111244"), (0.99, "111243")])
 def test_a_report_of_a_part_does_not_claim_the_whole(
-    write_report: Write, operating_point: float, code: str, trial: list[Path], tmp_path: Path
+    write_report: Write, threshold: float, code: str, trial: list[Path], tmp_path: Path
 ) -> None:
     """Who reads "succeeded; without findings" takes the view that nobody looked at for a clear one."""
     (tmp_path / "empty.dcm").touch()
-    exam = trial_exam(trial[1:], operating_point)
+    exam = trial_exam(trial[1:], threshold)
     report, whole = tmp_path / "report.dcm", tmp_path / "whole.dcm"
     write_report(exam, whole)
-    write_report(
-        replace(exam, unread=(UnreadView("L", "CC", (trial[0], tmp_path / "empty.dcm")), UnreadView())), report
-    )
+    write_report(replace(exam, problems=(unread(trial[0], tmp_path / "empty.dcm"), UNKNOWN)), report)
     assert find(dcmread(report), "111017")[0].ConceptCodeSequence[0].CodeValue == code
     (text,) = [node.TextValue for value in ("121106", "111033") for node in find(dcmread(report), value)]
     assert "Not looked at, because it could not be read: 2 files of L CC, 1 file of an unknown view." in text
@@ -153,7 +151,7 @@ def test_a_report_of_a_part_does_not_claim_the_whole(
 
 
 def test_a_workstation_learns_which_images_were_not_looked_at(trial: list[Path], tmp_path: Path) -> None:
-    write_cad_report(replace(trial_exam(trial[1:]), unread=(UnreadView("L", "CC", (trial[0],)),)), tmp_path / "cad.dcm")
+    write_cad_report(replace(trial_exam(trial[1:]), problems=(unread(trial[0]),)), tmp_path / "cad.dcm")
     report = dcmread(tmp_path / "cad.dcm")
     assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Partially Succeeded"
     assert looked_at(report, "111063") == [instance(path) for path in trial[1:]]
@@ -165,22 +163,22 @@ def test_a_workstation_learns_which_images_were_not_looked_at(trial: list[Path],
 
 @both
 def test_scores_of_breasts_and_what_made_them_are_told(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
-    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125}, score=0.875)
+    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125})
     write_report(exam, tmp_path / "report.dcm")
     report = dcmread(tmp_path / "report.dcm")
     text = next(node.TextValue for value in ("121106", "111033") for node in find(report, value))
-    assert "exam 0.875, left breast 0.812, right breast 0.125" in text
+    assert "exam 0.812, left breast 0.812, right breast 0.125" in text
     told = {node.TextValue for value in ("111001", "111003", "111002") for node in find(report, value)}
     assert {"mm3d", "0.9", "weights: mini-synthetic", "operating point: 0.5"} <= told
-    assert f"intended use: {ALGORITHM.intended_use}" in told
+    assert f"intended use: {METHOD.intended_use}" in told
 
 
 def test_software_finds_the_scores_of_breasts_as_numbers(trial: list[Path], tmp_path: Path) -> None:
-    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125}, score=0.875)
+    exam = replace(trial_exam(trial), breast_scores={"L": 0.8125, "R": 0.125})
     write_measurement_report(exam, tmp_path / "report.dcm")
     groups = measurements(tmp_path / "report.dcm").get_image_measurement_groups()
     found = {group.tracking_identifier: group.get_measurements()[0].value for group in groups}
-    assert found == {"L breast": 81.25, "R breast": 12.5, "exam": 87.5}
+    assert found == {"L breast": 81.25, "R breast": 12.5, "exam": 81.25}
     sides = {group.tracking_identifier: group.finding_sites[0].laterality for group in groups}
     assert sides == {"L breast": codes.SCT.Left, "R breast": codes.SCT.Right, "exam": codes.SCT.Bilateral}
     # OHIF fails on the whole report if a number outside of a region has nothing below it.
@@ -221,7 +219,7 @@ def test_a_report_is_a_new_series_of_the_same_study_and_patient(write_report: Wr
         images = [mammogram(breast(), **fields), mammogram(breast(), view="MLO", **fields)]
         in_one_study(*images)
         paths = [write(ds, tmp_path / f"{number}.dcm") for number, ds in enumerate(images)]
-    finding = ReportedFinding((1.0, 1.0, 5.0, 5.0), 0.9)
+    finding = Finding((1.0, 1.0, 5.0, 5.0), 0.9)
     exam = exam_of(view_of(paths[0], findings=(finding,)), view_of(paths[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -250,7 +248,7 @@ def test_the_same_result_is_the_same_object_and_another_is_another(
     """An archive keeps one object per number: a report written twice must not become two, nor two reports one."""
     exam = trial_exam(trial)
     moved = replace(exam, views=(replace(exam.views[0], findings=()), *exam.views[1:]))
-    later = replace(exam, observed=datetime(2026, 3, 4, 5, 6, 8))
+    later = replace(exam, predicted_at=datetime(2026, 3, 4, 5, 6, 8))
     found = []
     for number, each in enumerate((exam, moved, later)):
         for name in ("a", "b"):
@@ -288,8 +286,8 @@ def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
         images[1].SeriesInstanceUID = ""
     paths = [write(ds, tmp_path / f"{number}.dcm") for number, ds in enumerate(images)]
     findings = {
-        "slice": (ReportedFinding((1.0, 1.0, 5.0, 5.0), 0.9, 1),),
-        "box": (ReportedFinding((300.0, 1.0, 305.0, 5.0), 0.9),),
+        "slice": (Finding((1.0, 1.0, 5.0, 5.0), 0.9, 1),),
+        "box": (Finding((300.0, 1.0, 305.0, 5.0), 0.9),),
     }.get(case, ())
     exam = exam_of(view_of(paths[0]), view_of(paths[1], findings=findings))
     said = {
@@ -306,23 +304,22 @@ def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
     assert sorted(tmp_path.iterdir()) == paths
 
 
-def test_scores_that_are_none_are_refused(trial: list[Path]) -> None:
-    view = view_of(trial[0])
-    with pytest.raises(InputError, match="from 0 to 1"):
-        ReportedFinding((1.0, 1.0, 5.0, 5.0), 1.5)
-    with pytest.raises(InputError, match="no area"):
-        ReportedFinding((5.0, 1.0, 5.0, 5.0), 0.5)
-    with pytest.raises(InputError, match="differ in R"):
-        ReportedExam((view,), {"L": 0.5, "R": 0.5}, 0.5, 0.5, ALGORITHM, OBSERVED)
-    with pytest.raises(InputError, match="score L is nan"):
-        ReportedExam((view,), {"L": float("nan")}, 0.5, 0.5, ALGORITHM, OBSERVED)
+def test_a_box_without_area_is_not_marked(trial: list[Path], tmp_path: Path) -> None:
+    view = view_of(trial[0], findings=(Finding((5.0, 1.0, 5.0, 5.0), 0.9), Finding((1.0, 1.0, 5.0, 5.0), 0.8)))
+    write_cad_report(exam_of(view), tmp_path / "report.dcm")
+    assert [score for *_, score in marked(tmp_path / "report.dcm")] == [80.0]
+
+
+def test_without_headers_there_is_no_report(trial: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="LCC FFDM has no DICOM headers"):
+        write_cad_report(exam_of(replace(view_of(trial[0]), headers=())), tmp_path / "report.dcm")
 
 
 @both
 def test_reports_of_real_mammograms(write_report: Write, real_data: Path, tmp_path: Path) -> None:
     for name in ("ge-ffdm-rmlo-jpeg-lossless.dcm", "siemens-mg-lcc-overlay-out-of-bounds.dcm"):
         path = real_data / "dicom" / name
-        finding = ReportedFinding((100.5, 200.0, 300.0, 400.25), 0.75)
+        finding = Finding((100.5, 200.0, 300.0, 400.25), 0.75)
         write_report(exam_of(view_of(path, findings=(finding,))), tmp_path / "report.dcm")
         assert_marks(tmp_path / "report.dcm", (instance(path), None, finding.box, 75.0))
         copied = ("PatientBirthDate", "PatientName", "ReferringPhysicianName", "StudyTime")  # as wrong as they were

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.opened import Opened
-from support.shown_exam import HEIGHT, WIDTH, bell, grey, shown_exam, shown_view
+from support.results import HEIGHT, WIDTH, bell, exam_result, grey, view_result
 
-from mm3d.output.report.exam import ShownExam, ShownFinding
+from mm3d.output.predictions import Finding
 from mm3d.output.report.page import write_report
+from mm3d.output.result import ExamResult, Method, OperatingPoint, ReadProblem
 
 HOSTILE = (
     "<!--<script </script><script>document.title='taken'</script>"
@@ -29,12 +30,12 @@ STATE = """() => JSON.stringify([
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    report = open_report(browser, tmp_path, shown_exam())
+    report = open_report(browser, tmp_path, exam_result())
     yield report
     report.close()
 
 
-def open_report(browser: Browser, folder: Path, exam: ShownExam, **options: object) -> Opened:
+def open_report(browser: Browser, folder: Path, exam: ExamResult, **options: object) -> Opened:
     write_report(exam, folder / "report.html")
     return Opened(browser, folder / "report.html", **options)
 
@@ -58,7 +59,11 @@ def test_views_hang_with_chest_walls_facing_and_open_at_their_top_finding(opened
 
 def test_a_view_that_could_not_be_read_is_not_said_to_be_missing(browser: Browser, tmp_path: Path) -> None:
     """Nobody would send for the images again."""
-    report = open_report(browser, tmp_path, shown_exam(unread=(("L", "MLO"), ("R", "CC"))))
+    report = open_report(
+        browser,
+        tmp_path,
+        exam_result(problems=(ReadProblem("It is cut off.", "L", "MLO"), ReadProblem("It is cut off.", "R", "CC"))),
+    )
     expect(report.pane("Left MLO")).to_contain_text("could not be read")
     expect(report.pane("Left MLO")).not_to_contain_text("not in this exam")
     report.is_on("Right CC", 6)  # another image of it is there
@@ -115,11 +120,11 @@ def test_marks_are_there_where_w_is_high_and_fade_elsewhere(opened: Opened) -> N
 
 def test_the_box_lies_on_the_finding(browser: Browser, tmp_path: Path) -> None:
     """In a fitted view and in one zoomed and moved, the box is where its stored pixels are: here, a bright patch."""
-    found = ShownFinding((40, 100, 64, 140), 0.45, 3, bell(12, 3))
-    view = shown_view("L", "CC", "DBT", 12, found)
+    found = Finding((40, 100, 64, 140), 0.45, 3, slice_weights=bell(12, 3))
+    view = view_result("L", "CC", "DBT", 12, found)
     patch = np.zeros((HEIGHT, WIDTH), np.uint8)
     patch[100:140, 40:64] = 255
-    exam = shown_exam(views=(replace(view, frame=lambda z: np.maximum(view.frame(z), patch)),))
+    exam = exam_result([replace(view, frames=np.maximum(view.frames, patch))])
     report = open_report(browser, tmp_path, exam)
     pane = report.pane("Left CC")
     for zoom in ("1.6×", ""):
@@ -174,7 +179,7 @@ def test_the_threshold_hides_boxes_and_the_page_says_what_is_not_marked(opened: 
 
 
 def test_an_operating_point_between_the_slider_s_steps_is_kept(browser: Browser, tmp_path: Path) -> None:
-    report = open_report(browser, tmp_path, shown_exam(threshold=0.4501))
+    report = open_report(browser, tmp_path, exam_result(threshold=0.4501))
     for _ in range(2):
         expect(report.page.locator(".finding")).to_have_count(3)  # 0.45 is below it
         expect(report.page.locator("#told")).to_contain_text("the operating point of 0.450")
@@ -183,7 +188,7 @@ def test_an_operating_point_between_the_slider_s_steps_is_kept(browser: Browser,
 
 
 def test_nothing_found_is_said(browser: Browser, tmp_path: Path) -> None:
-    report = open_report(browser, tmp_path, shown_exam(views=(shown_view("L", "MLO", "DBT", 9),)))
+    report = open_report(browser, tmp_path, exam_result([view_result("L", "MLO", "DBT", 9)]))
     expect(report.page.locator("#told")).to_have_text("Nothing is marked: the detector proposes no finding.")
     report.is_on("Left MLO", 4)  # the middle
     expect(report.page.locator(".pane.empty")).to_have_count(3)
@@ -382,7 +387,7 @@ def test_every_key_of_the_help_page_does_something(opened: Opened) -> None:
 
 
 def test_two_fingers_zoom_and_one_scrolls(browser: Browser, tmp_path: Path) -> None:
-    report = open_report(browser, tmp_path, shown_exam(), viewport={"width": 820, "height": 1180}, has_touch=True)
+    report = open_report(browser, tmp_path, exam_result(), viewport={"width": 820, "height": 1180}, has_touch=True)
     stage = report.pane("Right CC").locator(".stage").bounding_box()
     assert stage
     x, y = stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2
@@ -410,7 +415,8 @@ def test_two_fingers_zoom_and_one_scrolls(browser: Browser, tmp_path: Path) -> N
 
 
 def test_hostile_strings_are_only_text(browser: Browser, tmp_path: Path) -> None:
-    exam = shown_exam(title=HOSTILE, weights_name=HOSTILE, intended_use=HOSTILE, problems=(HOSTILE,))
+    method = Method(HOSTILE, HOSTILE, OperatingPoint(0.3))
+    exam = exam_result(title=HOSTILE, method=method, problems=(ReadProblem(HOSTILE),))
     report = open_report(browser, tmp_path, exam)
     assert report.page.title() == f"{HOSTILE} · mm3d"
     expect(report.page.locator("#title")).to_have_text(HOSTILE)
@@ -422,7 +428,7 @@ def test_hostile_strings_are_only_text(browser: Browser, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_images_are_on_black_in_light_and_dark(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    report = open_report(browser, tmp_path, shown_exam(), color_scheme=scheme)
+    report = open_report(browser, tmp_path, exam_result(), color_scheme=scheme)
     colour = """element => getComputedStyle(element).backgroundColor.match(/[0-9]+/g).slice(0, 3).map(Number)"""
     assert report.pane("Right CC").evaluate(colour) == [0, 0, 0]
     panel = report.page.locator("aside").evaluate(colour)

@@ -1,4 +1,4 @@
-"""What the model finds, told in the frame of the stored images, once each."""
+"""From the model's proposals to findings in the frame of the stored images."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from mm3d.data.inputs import InputName
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import read
-from mm3d.predict.detect import SLICES_AT_ONCE, Found, PredictSettings, predict_breast
+from mm3d.predict.detect import SLICES_AT_ONCE, PredictSettings, ViewProposals, predict_breast
 from mm3d.predict.nms import suppress, unite
 from mm3d.predict.suspicion import suspicion_map
 
@@ -155,12 +155,12 @@ def test_a_volume_and_a_mammogram_are_one_breast(folder: Path, model: Detector, 
 
 def test_suspicion_is_the_highest_score_that_covers_a_place() -> None:
     boxes = np.array([[1, 1, 3, 3], [0, 0, 2, 2], [-5, -5, 1, 1]], dtype=float)
-    found = Found(boxes, np.array([0.8, 0.4, 0.9]), np.array([0, 0, 1]), None, 0.0)
+    proposals = ViewProposals(boxes, np.array([0.8, 0.4, 0.9]), np.array([0, 0, 1]), None, 0.0)
     expected = np.zeros((2, 4, 4))
     expected[0, :2, :2] = 0.4
     expected[0, 1:3, 1:3] = 0.8
     expected[1, 0, 0] = 0.9
-    assert suspicion_map(found, (2, 4, 4)) == pytest.approx(expected)
+    assert suspicion_map(proposals, (2, 4, 4)) == pytest.approx(expected)
 
 
 def test_the_command_and_what_it_refuses(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydicom import dcmread
 from support.dicom_files import breast, item, tomosynthesis_slice, write
@@ -16,11 +15,13 @@ from support.reports import instance, looked_at, marked, measurements
 from mm3d.cli import main
 from mm3d.data.datasets.folder import exam_code
 from mm3d.data.prepare.geometry import Geometry
+from mm3d.data.prepare.prepared import PreparedView, ViewFile
+from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.records import Position, View
 from mm3d.model import weights
-from mm3d.output.predictions import read
-from mm3d.predict.lesions import Placed, depth, pair
-from mm3d.predict.operating_point import choose
-from mm3d.predict.results import stored_weights
+from mm3d.output.predictions import Finding, ViewPrediction, read
+from mm3d.predict.lesions import match_lesions, nipple_distance
+from mm3d.predict.operating_point import choose_operating_point
 from mm3d.shared.errors import InputError
 
 
@@ -235,21 +236,21 @@ def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
     points.append({"of": "breasts", "wanted": {"specificity": 0.9}, "threshold": 0.4})
     path = tmp_path / "metrics.json"
     path.write_text(json.dumps({"systems": [{"operating_points": points, "modality": "FFDM"}]}))
-    assert choose(None, str(path), header).threshold == 0.7
-    assert choose(None, str(path), header).remark({"FFDM"}) is None
-    assert "Volumes are judged" in (choose(None, str(path), header).remark({"DBT"}) or "")
-    assert choose(None, f"{path}:3D@0.25", header).threshold == 0.8
-    assert choose(0.3, None, header).threshold == 0.3
-    assert "default" in choose(None, None, header).source
+    assert choose_operating_point(None, str(path), header).threshold == 0.7
+    assert choose_operating_point(None, str(path), header).remark({"FFDM"}) is None
+    assert "Volumes are judged" in (choose_operating_point(None, str(path), header).remark({"DBT"}) or "")
+    assert choose_operating_point(None, f"{path}:3D@0.25", header).threshold == 0.8
+    assert choose_operating_point(0.3, None, header).threshold == 0.3
+    assert "default" in choose_operating_point(None, None, header).source
     for name, said in ((":3D@0.5", "no score from 0 to 1"), (":4D", "it has 2D@0.25, 2D@0.5, 3D@0.25, 3D@0.5")):
         with pytest.raises(InputError, match=said):
-            choose(None, f"{path}{name}", header)
+            choose_operating_point(None, f"{path}{name}", header)
     path.write_text(json.dumps({"systems": [{"operating_points": points}] * 2}))
     with pytest.raises(InputError, match="compares 2 systems"):
-        choose(None, str(path), header)
+        choose_operating_point(None, str(path), header)
     path.write_text("[]")
     with pytest.raises(InputError, match=r"is no metrics\.json"):
-        choose(None, str(path), header)
+        choose_operating_point(None, str(path), header)
 
 
 # ---- who can be recognised -----------------------------------------------------------------------------------------
@@ -323,28 +324,33 @@ def test_nobody_is_recognised_in_any_output_or_message(
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
+def prepared(position: Position, mirrored: bool = False, spacing: float | None = 1.0) -> PreparedView:
+    """A left breast that is 100 pixels deep; the nipple is at x = 110, or at 10 if it is mirrored."""
+    geometry = Geometry((10, 0, 110, 50), mirrored, 50, 100, 1, 1)
+    view = View("a view", "L", position, "FFDM", (Path("view.dcm"),), None)
+    return PreparedView(view, ViewFile(geometry, False, spacing, None, "", PrepareSettings()), Path("view.npy"))
+
+
+def at(distance: float, score: float) -> Finding:
+    """A finding so many times 10 mm behind the nipple."""
+    return Finding((109 - 10 * distance, 0, 111 - 10 * distance, 5), score)
+
+
+def matched(cc: list[Finding], mlo: list[Finding]) -> list[list[int | None]]:
+    views = [ViewPrediction("lcc", tuple(cc)), ViewPrediction("lmlo", tuple(mlo))]
+    found = match_lesions([prepared("CC"), prepared("MLO")], views, threshold=0.3)
+    return [[finding.lesion for finding in view.findings] for view in found]
+
+
 def test_findings_as_far_from_the_nipple_are_one_lesion() -> None:
-    findings = [
-        Placed("CC", 0.6, depth=3.0),
-        Placed("CC", 0.9, depth=5.0),
-        Placed("MLO", 0.8, depth=4.2),
-        Placed("MLO", 0.7, depth=4.9),
-        Placed("CC", 0.5, depth=9.0),
-    ]
-    assert pair(findings) == [None, 0, None, 0, None]  # 0.8 finds only 3.0, which is too far
+    cc, mlo = [at(3.0, 0.6), at(5.0, 0.9), at(9.0, 0.5)], [at(4.2, 0.8), at(4.9, 0.7), at(9.0, 0.2)]
+    # 0.8 finds only 3.0, which is too far; 0.2 is below the operating point.
+    assert matched(cc, mlo) == [[None, 0, None], [None, 0, None]]
     # The highest score chooses first, and its nearest is nearer to another.
-    assert pair([Placed("CC", 0.3, 4.85), Placed("CC", 0.9, 5.0), Placed("MLO", 0.8, 4.9)]) == [None, 0, 0]
-    assert pair(findings[:1]) == [None]
-    assert pair([]) == []
-    left, right = (Geometry((10, 0, 110, 50), mirrored, 50, 100, 1, 1) for mirrored in (False, True))
-    box = (60.0, 10.0, 80.0, 20.0)  # 40 pixels behind the nipple of a left breast, 60 behind that of a right one
-    assert [depth(box, side, 0.5) for side in (left, right)] == [2.0, 3.0]  # in 10 mm
-    assert [depth(box, side, None) for side in (left, right)] == [4.0, 6.0]  # in tenths of the breast
-
-
-def test_every_stored_slice_has_its_share_of_the_models() -> None:
-    geometry = Geometry((0, 0, 10, 10), mirrored=False, height=10, width=10, stored_slices=5, slices=2)
-    stored = stored_weights((0.2, 0.8), geometry)
-    assert stored is not None
-    assert stored == pytest.approx(np.array([0.2, 0.2, 0.8, 0.8, 0.8]) / 2.8)
-    assert stored_weights(None, geometry) is None
+    assert matched([at(4.85, 0.3), at(5.0, 0.9)], [at(4.9, 0.8)]) == [[None, 0], [0]]
+    assert matched([at(1.0, 0.6), at(8.0, 0.5)], [at(1.0, 0.5), at(8.0, 0.6)]) == [[0, 1], [0, 1]]
+    assert matched(cc[:1], []) == [[None], []]
+    finding = Finding((60.0, 10.0, 80.0, 20.0), 0.5)  # 40 pixels behind the nipple, 60 if it is mirrored
+    sides = (False, True)
+    assert [nipple_distance(finding, prepared("CC", side, 0.5)) for side in sides] == [2.0, 3.0]  # in 10 mm
+    assert [nipple_distance(finding, prepared("CC", side, None)) for side in sides] == [4.0, 6.0]  # in tenths

@@ -176,14 +176,12 @@ def test_results_of_something_else_are_not_overwritten(
     before = record(out)
     assert predict(one, "-o", out, "--weights", model) == 0
     assert f"Nothing to do: {out} has the results of its exam already." in capsys.readouterr().out
-    default = "0.5 (a default: neither the command nor the weights have an operating point)"
     for arguments, said in (
         (
             (one, "--threshold", "0.2", "--width", "64", "--with-identifiers", "--engine", "openvino"),
-            f"{out} holds results of other settings: --engine torch, now openvino; --width 48, now 64; "
-            f"--threshold {default}, now 0.2 (given with --threshold); --with-identifiers no, now yes. Give those, or "
-            "another folder with -o.",
+            f"{out} was made with engine = torch, not openvino; give another folder with -o.",
         ),
+        ((one, "--threshold", "0.2"), "was made with operating_point."),
         ((two,), "holds the results of another exam; give another folder with -o."),
         ((one, two), "holds the results of another exam; give another folder with -o."),
     ):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.shown_exam import grey
+from support.results import grey
 
 
 class Opened:

@@ -18,25 +18,34 @@ from support.dicom_files import breast, tomosynthesis_slice, write
 from support.virtual_trial import Trial, render
 
 from mm3d.data.dicom.header import read_header
-from mm3d.output.sr import Algorithm, ReportedExam, ReportedFinding, ReportedView
+from mm3d.output.predictions import Finding
+from mm3d.output.result import ExamResult, Method, OperatingPoint, ViewResult
 from mm3d.phantom.dicom import write_view
 
-ALGORITHM = Algorithm("0.9", "mini-synthetic", "Research only, trained on synthetic breasts.")
-OBSERVED = datetime(2026, 3, 4, 5, 6, 7)
+METHOD = Method("mini-synthetic", "Research only, trained on synthetic breasts.", OperatingPoint(0.5), version="0.9")
+PREDICTED_AT = datetime(2026, 3, 4, 5, 6, 7)
 Marked = tuple[str, int | None, tuple[float, ...], float]  # SOP instance, frame from 1, box, percent
 
 
-def exam_of(*views: ReportedView, operating_point: float = 0.5) -> ReportedExam:
-    sides = {view.laterality for view in views}
-    return ReportedExam(views, dict.fromkeys(sides, 0.7), 0.7, operating_point, ALGORITHM, OBSERVED)
+def exam_of(*views: ViewResult, threshold: float = 0.5) -> ExamResult:
+    method = replace(METHOD, operating_point=OperatingPoint(threshold))
+    scores = dict.fromkeys((view.laterality for view in views), 0.7)
+    return ExamResult("E1", "P1", views, scores, method, PREDICTED_AT)
 
 
-def view_of(*paths: Path, findings: tuple[ReportedFinding, ...] = (), turned: bool = False) -> ReportedView:
+def view_of(*paths: Path, findings: tuple[Finding, ...] = (), turned: bool = False) -> ViewResult:
     headers = tuple(read_header(path) for path in paths)
     side, position = headers[0].laterality, headers[0].position
     assert side is not None
     assert position is not None
-    return ReportedView(headers, side, position, findings, turned)
+    return ViewResult(
+        (side + position).lower(),
+        findings,
+        "FFDM" if headers[0].kind == "mammogram" else "DBT",
+        frames=np.broadcast_to(np.uint8(0), (9, 240, 200)),  # structured reports have no pixels
+        headers=headers,
+        turned=turned,
+    )
 
 
 def in_one_study(*datasets: Dataset) -> None:
@@ -55,18 +64,18 @@ def write_trial(folder: Path) -> list[Path]:
     return paths
 
 
-def trial_exam(paths: list[Path], operating_point: float = 0.5) -> ReportedExam:
+def trial_exam(paths: list[Path], threshold: float = 0.5) -> ExamResult:
     """A finding in every view, 0.25 pixels off the grid, and one that does not reach the operating point."""
     views = []
     for number, path in enumerate(paths):
         view = view_of(path)
         z = number if view.headers[0].kind == "volume" else None
-        sure = ReportedFinding((10.25, 50.5, 20.75, 62.0 + number), 0.6 + 0.01 * number, z)
-        views.append(replace(view, findings=(ReportedFinding((1.0, 1.0, 5.0, 5.0), 0.1, z), sure)))
-    return exam_of(*views, operating_point=operating_point)
+        sure = Finding((10.25, 50.5, 20.75, 62.0 + number), 0.6 + 0.01 * number, z)
+        views.append(replace(view, findings=(Finding((1.0, 1.0, 5.0, 5.0), 0.1, z), sure)))
+    return exam_of(*views, threshold=threshold)
 
 
-def sliced_exam(folder: Path) -> ReportedExam:
+def sliced_exam(folder: Path) -> ExamResult:
     """A volume that came as one CT object per slice, named against its order; a finding on the third slice."""
     slices = [
         tomosynthesis_slice(
@@ -81,7 +90,7 @@ def sliced_exam(folder: Path) -> ReportedExam:
     ]
     in_one_study(*slices)
     paths = [write(ds, folder / f"{9 - z}.dcm") for z, ds in enumerate(slices)]
-    return exam_of(view_of(*paths, findings=(ReportedFinding((10.0, 20.0, 30.0, 40.0), 0.9, 2),)))
+    return exam_of(view_of(*paths, findings=(Finding((10.0, 20.0, 30.0, 40.0), 0.9, 2),)))
 
 
 def marked(path: Path) -> list[Marked]:

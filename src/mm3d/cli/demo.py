@@ -1,6 +1,5 @@
 """`mm3d demo`: make a synthetic exam with a cancer as DICOM files, and predict it."""
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,15 @@ from mm3d.data.records import Annotation
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.model.weights import find
 from mm3d.output.predictions import Finding, Predictions, read_json
+from mm3d.output.record import read_record
+from mm3d.output.writers import FILES
 from mm3d.phantom.dicom import write_view
 from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.predict.detect import PredictSettings
-from mm3d.predict.exam import RECORD
-from mm3d.predict.output import RESULTS, clear_results, read_record
-from mm3d.predict.run import Options, predict_exams
+from mm3d.predict.folder import clear_results
+from mm3d.predict.run import predict_exams
+from mm3d.predict.setup import Options
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -40,8 +41,9 @@ def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> 
     clear_results(output)  # of an earlier demo
     breasts = make_exam(output / "exam", seed, scale)
     code = predict_exams([output / "exam"], output, Options(PredictSettings(), weights), time.perf_counter())
-    if code == 0:
-        threshold = json.loads((output / RECORD).read_text())["method"]["operating_point"]["threshold"]
+    record = read_record(output)
+    if code == 0 and record is not None:
+        threshold = record["method"]["operating_point"]["threshold"]
         lines = compare(breasts, read_json(output / "predictions.json"), threshold)
         say(console, "\n".join(lines) + f" Open {output / 'report.html'} in a browser.")
     return code
@@ -58,7 +60,7 @@ def _check_folder(output: Path) -> None:
         exams.add(exam_code(str(header.get("StudyInstanceUID", ""))))
     record = read_record(output)
     ours = bool(exams) if record is None else record.get("exam") in exams
-    if not ours and any((output / name).exists() for name in RESULTS):
+    if not ours and any((output / name).exists() for name in FILES):
         raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
 
 

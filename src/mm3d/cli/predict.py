@@ -97,7 +97,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.predict.detect import PredictSettings
-    from mm3d.predict.run import Options, run
+    from mm3d.predict.run import run
+    from mm3d.predict.setup import Options
 
     options = Options(
         settings=PredictSettings(nms=arguments.nms, scores=arguments.scores, join=arguments.join),

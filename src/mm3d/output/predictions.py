@@ -1,10 +1,10 @@
-"""What a detector says of a collection of exams, and the two files that hold it.
+"""The findings of a detector in a collection of exams, and the two kinds of file that hold them.
 
-- DBTex's CSV, which every detector of that challenge writes: one row per proposal, columns by name in any order.
-- Our JSON, which also has the scores of views and breasts, the weights of slices, and what made the predictions.
+- CSV as in the DBTex challenge: one row for each finding. Columns are found by name and may be in any order.
+- Our JSON: it also has the scores of views and breasts, the slice weights, and what made the predictions.
 
-Boxes are xyxy in stored pixels, slices are 0-based indices into the stored volume, scores have any scale.
-docs/evaluation.md has the formats for users.
+Boxes are xyxy in stored pixels. Slices are 0-based indices into the stored volume. Scores may have any scale.
+docs/evaluation.md describes both formats for users.
 """
 
 import csv
@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from mm3d.data.datasets.assemble import read_rows
 from mm3d.data.datasets.keys import KEY, Key
-from mm3d.data.records import Laterality, Modality
+from mm3d.data.records import Laterality, Modality, Position
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -31,13 +31,30 @@ COLUMNS = (*KEY, *NUMBERS)  # in DBTex's own order
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a detector marked."""
+    """What a detector found in one place of one view.
 
-    box: tuple[float, ...]  # x1, y1, x2, y2 in stored pixels
+    Parameters
+    ----------
+    box
+        x1, y1, x2, y2 in stored pixels.
+    score
+        How suspicious it is. Any scale; mm3d's own scores are from 0 to 1.
+    slice
+        The most suspicious slice, or the middle of `depth` slices. None in a mammogram.
+    depth
+        DBTex's Depth: how many slices it spans. 0 or -1: it is on one slice.
+    slice_weights
+        The weight w of each of the model's S slices, from the first to the last.
+    lesion
+        Findings of a breast with the same number are taken for one lesion. Not written to files of predictions.
+    """
+
+    box: tuple[float, ...]
     score: float
-    slice: float | None = None  # the most suspicious one, or the middle of `depth` slices; None: a mammogram, no depth
-    depth: float = 0.0  # DBTex's Depth: how many slices it spans, 0 or -1 where it is on one
-    slice_weights: tuple[float, ...] | None = None  # of the model's S slices, from the first to the last
+    slice: float | None = None
+    depth: float = 0.0
+    slice_weights: tuple[float, ...] | None = None
+    lesion: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):
@@ -51,6 +68,8 @@ class Finding:
             raise InputError(f"the slice {self.slice} is not a finite number")
         if not -1 <= self.depth < math.inf:
             raise InputError(f"the depth {self.depth} is not a number of slices")
+        if not all(math.isfinite(w) and w >= 0 for w in self.slice_weights or ()):
+            raise InputError("the slice weights of a finding are not all finite numbers from 0 on")
 
     @property
     def first_slice(self) -> float | None:
@@ -60,9 +79,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class ViewPrediction:
-    """The proposals of one view, in any order, and the view's own score if the detector gives one."""
+    """The findings of one view, in any order, and the view's own score if the detector gives one."""
 
-    view: str  # lcc, lmlo, rcc or rmlo, with a number behind it if there are several of a kind, as in the tables
+    view: str  # lcc, lmlo, rcc or rmlo; a repeated view has a number behind it, such as lcc1
     findings: tuple[Finding, ...]
     modality: Modality = "DBT"
     score: float | None = None
@@ -72,6 +91,14 @@ class ViewPrediction:
             raise InputError(f"the view {self.view!r} is none of lcc, lmlo, rcc and rmlo")
         if self.score is not None and not math.isfinite(self.score):
             raise InputError(f"the score {self.score} of the view is not a finite number")
+
+    @property
+    def laterality(self) -> Laterality:
+        return "L" if self.view[0] == "l" else "R"
+
+    @property
+    def position(self) -> Position:
+        return "MLO" if "mlo" in self.view else "CC"
 
 
 @dataclass(frozen=True)
@@ -96,7 +123,7 @@ class BreastPrediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one detector says of a collection of exams."""
+    """The findings of one detector in a collection of exams."""
 
     breasts: tuple[BreastPrediction, ...]
     model: dict[str, str] = field(default_factory=dict)  # what made them: name, weights, version, …
@@ -123,7 +150,7 @@ class Predictions:
 
 
 def read(path: Path) -> Predictions:
-    """A file of predictions, .json or .csv."""
+    """Read a file of predictions, .json or .csv."""
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{path} {wrong}; give a file of predictions (.csv as in DBTex, or our .json).")
@@ -135,7 +162,7 @@ def read(path: Path) -> Predictions:
 
 
 def read_dbtex(path: Path) -> Predictions:
-    """DBTex's CSV. Optional: Modality (DBT if not given), an empty Z where no slice is predicted."""
+    """Read DBTex's CSV. A column Modality may be there (default: DBT). Z may be empty: no slice is predicted."""
     views: dict[Key, list[Finding]] = {}
     places: dict[Key, str] = {}
     for number, row in enumerate(read_rows(path, COLUMNS), 2):  # as spreadsheets count: the header is row 1
@@ -145,13 +172,13 @@ def read_dbtex(path: Path) -> Predictions:
         try:
             if key.modality not in ("DBT", "FFDM"):
                 raise InputError(f"the modality {key.modality!r} is neither DBT nor FFDM")
-            views.setdefault(key, []).append(_proposal(row, key.modality))
+            views.setdefault(key, []).append(_finding(row, key.modality))
         except InputError as error:
             raise InputError(f"{place}: {error}; mend or remove the row.") from error
     breasts: dict[tuple[str, str, str], list[ViewPrediction]] = {}
-    for key, proposals in views.items():
+    for key, findings in views.items():
         try:
-            view = ViewPrediction(key.view, tuple(proposals), cast(Modality, key.modality))
+            view = ViewPrediction(key.view, tuple(findings), cast(Modality, key.modality))
         except InputError as error:
             raise InputError(f"{places[key]}: {error}; mend or remove the row.") from error
         breasts.setdefault((key.patient, key.study, key.view[0].upper()), []).append(view)
@@ -164,7 +191,7 @@ def read_dbtex(path: Path) -> Predictions:
     )
 
 
-def _proposal(row: Mapping[str, str], modality: str) -> Finding:
+def _finding(row: Mapping[str, str], modality: str) -> Finding:
     given = {column: _number(column, row[column]) for column in NUMBERS if column != "Z"}
     x, y, width, height, depth = (given[column] for column in ("X", "Y", "Width", "Height", "Depth"))
     if width < 0 or height < 0:
@@ -186,16 +213,15 @@ def _number(column: str, text: str) -> float:
 
 
 def write_dbtex(predictions: Predictions, path: Path) -> None:
-    """DBTex's CSV: the proposals, without the scores of views and breasts. A mammogram has a column Modality."""
+    """Write DBTex's CSV: the findings, without the scores of views and breasts. Mammograms add a column Modality."""
     flat = any(key.modality == "FFDM" for key, _ in predictions.views())
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*COLUMNS, "Modality") if flat else COLUMNS)
         for key, view in predictions.views():
-            for proposal in view.findings:
-                x1, y1, x2, y2 = proposal.box
-                z = proposal.first_slice
-                numbers = (x1, x2 - x1, y1, y2 - y1, z, proposal.depth, proposal.score)
+            for finding in view.findings:
+                x1, y1, x2, y2 = finding.box
+                numbers = (x1, x2 - x1, y1, y2 - y1, finding.first_slice, finding.depth, finding.score)
                 writer.writerow((*key[:3], *map(_text, numbers), *([key.modality] if flat else [])))
 
 
@@ -206,7 +232,7 @@ def _text(number: float | None) -> str:
 
 
 def read_json(path: Path) -> Predictions:
-    """Our JSON."""
+    """Read our JSON."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -222,21 +248,22 @@ def read_json(path: Path) -> Predictions:
 
 
 def write_json(predictions: Predictions, path: Path) -> None:
+    """Write our JSON; what is None is left out."""
     content = to_dict(_Content(VERSION, predictions.breasts, predictions.model))
     with replacing(path) as partial:
-        partial.write_text(json.dumps(_without_none(content), indent=1, allow_nan=False), encoding="utf-8")
+        partial.write_text(json.dumps(_stored(content), indent=1, allow_nan=False), encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class _Content:
-    """The JSON as a whole."""
+    """All of our JSON."""
 
     version: int
     breasts: tuple[BreastPrediction, ...]
     model: dict[str, str] = field(default_factory=dict)
 
 
-def _without_none(value: Any) -> Any:
+def _stored(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+        return {key: _stored(item) for key, item in value.items() if item is not None and key != "lesion"}
+    return [_stored(item) for item in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""The frames of an exam as JPEG files, together small enough for one page.
+"""The frames of an exam as JPEG files that are together small enough for one page.
 
-JPEG in grey: for the same error it needs a fifth more bytes than WebP, but it is written ten times faster and keeps all
-256 grey values, which a narrow window needs.
+They are grey JPEGs. For the same error, JPEG needs a fifth more bytes than WebP. But it is written ten times faster,
+and it keeps all 256 grey values, which a narrow window needs.
 """
 
 import io
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mm3d.output.report.exam import ShownView
+from mm3d.output.result import ViewResult
 from mm3d.shared.errors import InputError
 from mm3d.shared.workers import worker_count
 
@@ -25,7 +25,7 @@ MARGIN = 0.97  # the share of the budget that an estimate may use, so that a sec
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedView:
     """The frames of a view, all of one size."""
 
     height: int
@@ -37,24 +37,24 @@ class Encoded:
         return sum(map(len, self.frames))
 
 
-def encode(views: Sequence[ShownView], budget: int) -> list[Encoded]:
-    """All frames of all views in at most `budget` bytes: as large as that allows, and never larger than stored.
+def encode(views: Sequence[ViewResult], budget: int) -> list[EncodedView]:
+    """Encode all frames of all views in at most `budget` bytes: as large as that allows, and never larger than stored.
 
-    A mammogram, one frame, may have as many bytes as a volume. The rest is for the volumes, which are reduced alike.
+    A mammogram, which is one frame, may take as many bytes as a volume. The volumes share the rest, at one scale.
     """
-    done: dict[int, Encoded] = {}
+    done: dict[int, EncodedView] = {}
     for v, view in enumerate(views):
-        if view.shape[0] == 1:
+        if len(view.frames) == 1:
             (done[v],) = _fit([view], budget // len(views))
-    volumes = [v for v, view in enumerate(views) if view.shape[0] > 1]
+    volumes = [v for v, view in enumerate(views) if len(view.frames) > 1]
     left = budget - sum(encoded.size for encoded in done.values())
     done |= zip(volumes, _fit([views[v] for v in volumes], left), strict=True)
     return [done[v] for v in range(len(views))]
 
 
-def _fit(views: Sequence[ShownView], budget: int) -> list[Encoded]:
-    """The frames at the largest common scale whose bytes the budget allows."""
-    samples = [[_frame(view, z) for z in _spread(view.shape[0])] for view in views]
+def _fit(views: Sequence[ViewResult], budget: int) -> list[EncodedView]:
+    """Encode the views at the largest common scale that the budget allows."""
+    samples = [[np.array(view.frames[z]) for z in _spread(len(view.frames))] for view in views]
     scale = 1.0
     while sum(_estimate(view, frames, scale) for view, frames in zip(views, samples, strict=True)) > MARGIN * budget:
         scale = _smaller(views, scale, budget)
@@ -66,39 +66,26 @@ def _fit(views: Sequence[ShownView], budget: int) -> list[Encoded]:
 
 
 def _spread(slices: int) -> list[int]:
-    """Some slices from the inner part of a volume: the outer ones show less."""
+    """Some slices of the inner part of a volume; the outer slices show less."""
     return sorted({round(slices * (n + 1) / (SAMPLES + 1)) for n in range(SAMPLES)} if slices > SAMPLES else {0})
 
 
-def _estimate(view: ShownView, frames: Sequence[NDArray[np.uint8]], scale: float) -> float:
-    return view.shape[0] * sum(len(_jpeg(frame, scale)) for frame in frames) / len(frames)
+def _estimate(view: ViewResult, frames: Sequence[NDArray[np.uint8]], scale: float) -> float:
+    return len(view.frames) * sum(len(_jpeg(frame, scale)) for frame in frames) / len(frames)
 
 
-def _smaller(views: Sequence[ShownView], scale: float, budget: int) -> float:
-    if scale * max(max(view.shape[1:]) for view in views) < SMALLEST:
+def _smaller(views: Sequence[ViewResult], scale: float, budget: int) -> float:
+    if scale * max(max(view.frames.shape[1:]) for view in views) < SMALLEST:
         names = ", ".join(view.name for view in views)
         raise InputError(f"{names}: too many slices for a report of {budget} bytes of images; report on fewer.")
     return scale * STEP
 
 
-def _encode(view: ShownView, scale: float) -> Encoded:
-    """Frames are asked for one after the other, as a decoder may want it, and encoded by several threads."""
-    frames: list[bytes] = []
-    threads = worker_count(None)
-    with ThreadPoolExecutor(threads) as pool:
-        for first in range(0, view.shape[0], 2 * threads):
-            some = [_frame(view, z) for z in range(first, min(first + 2 * threads, view.shape[0]))]
-            frames += pool.map(lambda frame: _jpeg(frame, scale), some)
-    return Encoded(*_scaled(view.shape[1], view.shape[2], scale), tuple(frames))
-
-
-def _frame(view: ShownView, z: int) -> NDArray[np.uint8]:
-    frame = view.frame(z)
-    if frame.shape != view.shape[1:] or frame.dtype != np.uint8:
-        raise InputError(
-            f"{view.name}: frame {z} is {frame.dtype} of {frame.shape}, and the view says uint8 of {view.shape[1:]}."
-        )
-    return frame
+def _encode(view: ViewResult, scale: float) -> EncodedView:
+    with ThreadPoolExecutor(worker_count(None)) as pool:
+        frames = tuple(pool.map(lambda z: _jpeg(np.array(view.frames[z]), scale), range(len(view.frames))))
+    _, height, width = view.frames.shape
+    return EncodedView(*_scaled(height, width, scale), frames)
 
 
 def _scaled(height: int, width: int, scale: float) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""The report as one HTML file: page, style, program, findings and images in it, nothing fetched from anywhere.
+"""The report page: one HTML file that holds style, program, findings and images, and loads nothing.
 
-The page's own policy lets only this program and this style run, by their hashes, and nothing load: whatever a title or
-a problem says, it is text.
+The policy of the page allows this program and this style, by their hashes, and nothing else. Whatever a title or a
+problem contains, the browser treats it as text.
 """
 
 import base64
@@ -14,28 +14,28 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mm3d import __version__
+import numpy as np
+
 from mm3d.data.prepare.region import breast_region
-from mm3d.output.report.exam import ShownExam, ShownView, numbered
-from mm3d.output.report.frames import Encoded, encode
+from mm3d.output.predictions import Finding
+from mm3d.output.report.frames import EncodedView, encode
+from mm3d.output.result import ExamResult, ViewResult
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
-PAGE_BYTES = 24_000_000  # all of the file: mail and browsers take it
-TEXT_BYTES = 600_000  # what all but the images may need of it
+PAGE_BYTES = 24_000_000  # of the whole file, so that it can be mailed
+TEXT_BYTES = 600_000  # of these, what everything but the images may need
 PROGRAM = ("frames.js", "pane.js", "rail.js", "list.js", "main.js")  # one script, in this order
 
 
-def write_report(exam: ShownExam, path: Path) -> None:
-    """Write the page; a file already there is replaced only when the new one is complete."""
-    encoded = encode(exam.views, (PAGE_BYTES - TEXT_BYTES) * 3 // 4)  # base64: 4 letters for 3 bytes
-    page = report_page(exam, encoded)
+def write_report(result: ExamResult, path: Path) -> None:
+    """Write the page. A file that is already there is replaced only when the new one is complete."""
+    encoded = encode(result.views, (PAGE_BYTES - TEXT_BYTES) * 3 // 4)  # base64: 4 letters for 3 bytes
     with replacing(path) as partial:
-        partial.write_text(page, encoding="utf-8")
+        partial.write_text(_page(result, encoded), encoding="utf-8")
 
 
-def report_page(exam: ShownExam, encoded: Sequence[Encoded]) -> str:
-    """The HTML of an exam whose frames are encoded already, one `Encoded` for each view."""
+def _page(result: ExamResult, encoded: Sequence[EncodedView]) -> str:
     style = _source("page.css")
     program = "".join(map(_source, PROGRAM))
     policy = (
@@ -44,13 +44,13 @@ def report_page(exam: ShownExam, encoded: Sequence[Encoded]) -> str:
     )
     parts = {
         "policy": html.escape(policy),
-        "title": html.escape(exam.title),
+        "title": html.escape(_title(result)),
         "style": style,
-        "exam": _json(_content(exam, encoded)),
+        "exam": _json(_content(result, encoded)),
         "frames": "\n".join(map(_frames, encoded)),
         "program": program,
     }
-    # In one pass, so that what is put in is not searched again.
+    # All at once, so that inserted text is not searched for further places.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("page.html"))
 
 
@@ -68,31 +68,35 @@ def _json(content: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _frames(encoded: Encoded) -> str:
-    """A block that the browser does not run, a frame to a line."""
+def _frames(encoded: EncodedView) -> str:
+    """A block that the browser does not run, with one frame on each line."""
     lines = "\n".join(base64.b64encode(frame).decode() for frame in encoded.frames)
     return f'<script type="text/plain" class="frames">{lines}</script>'
 
 
-def _content(exam: ShownExam, encoded: Sequence[Encoded]) -> dict[str, Any]:
-    """What the program is told; slices are 0-based here, and 1-based where people read them."""
-    views = zip(exam.views, encoded, numbered(exam), strict=True)
+def _title(result: ExamResult) -> str:
+    return result.title or result.code or result.exam
+
+
+def _content(result: ExamResult, encoded: Sequence[EncodedView]) -> dict[str, Any]:
+    """The data that the page's program reads. Slices are 0-based here, and 1-based on the screen."""
+    views = zip(result.views, encoded, number_lesions(result), strict=True)
     return {
-        "version": __version__,
-        "title": exam.title,
-        "score": exam.score,
-        "breasts": dict(exam.breast_scores),
-        "threshold": exam.threshold,
-        "weights": exam.weights_name,
-        "intendedUse": exam.intended_use,
-        "problems": list(exam.problems),
-        "unread": [laterality + position for laterality, position in exam.unread],
+        "version": result.method.version,
+        "title": _title(result),
+        "score": result.score,
+        "breasts": dict(result.breast_scores),
+        "threshold": result.threshold,
+        "weights": result.method.weights,
+        "intendedUse": result.method.intended_use,
+        "problems": [*(problem.reason for problem in result.problems), *result.notes],
+        "unread": [p.laterality + p.position for p in result.problems if p.laterality and p.position],
         "views": [_view(view, frames, numbers) for view, frames, numbers in views],
     }
 
 
-def _view(view: ShownView, encoded: Encoded, numbers: Sequence[int]) -> dict[str, Any]:
-    slices, height, width = view.shape
+def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int]) -> dict[str, Any]:
+    slices, height, width = view.frames.shape
     return {
         "laterality": view.laterality,
         "position": view.position,
@@ -111,22 +115,52 @@ def _view(view: ShownView, encoded: Encoded, numbers: Sequence[int]) -> dict[str
                 "number": number,
                 "box": [round(float(edge), 1) for edge in finding.box],
                 "score": finding.score,
-                "slice": finding.slice,
-                "weights": finding.weights and [float(f"{w:.4g}") for w in finding.weights],
+                "slice": None if finding.slice is None else round(finding.slice),
+                "weights": stored_weights(finding, slices),
             }
             for finding, number in zip(view.findings, numbers, strict=True)
         ],
     }
 
 
-def _region(view: ShownView) -> list[float]:
+def number_lesions(result: ExamResult) -> list[list[int]]:
+    """For each view, a number for each of its findings: 1 for the lesion with the highest score in the exam, and so on.
+
+    The findings of a breast with the same `lesion` are one lesion. Its score is the highest of theirs.
+    """
+    scores: dict[tuple[object, ...], float] = {}
+    lesions: list[list[tuple[object, ...]]] = []
+    for v, view in enumerate(result.views):
+        lesions.append(
+            [
+                (view.laterality, f.lesion) if f.lesion is not None else (v, n, "single")
+                for n, f in enumerate(view.findings)
+            ]
+        )
+        for finding, lesion in zip(view.findings, lesions[-1], strict=True):
+            scores[lesion] = max(finding.score, scores.get(lesion, 0.0))
+    order = sorted(scores, key=lambda lesion: -scores[lesion])  # equal scores stay in the order of the views
+    numbers = {lesion: number for number, lesion in enumerate(order, 1)}
+    return [[numbers[lesion] for lesion in view] for view in lesions]
+
+
+def stored_weights(finding: Finding, slices: int) -> list[float] | None:
+    """The weights of the model's slices as weights of the stored ones, with sum 1 and 4 digits: each stored slice has
+    the weight of the model's slice that it belongs to (`Geometry.slice_to_model`)."""
+    if finding.slice_weights is None:
+        return None
+    own = len(finding.slice_weights)
+    stored = np.array(finding.slice_weights)[(2 * np.arange(slices) + 1) * own // (2 * slices)]
+    return [float(f"{w:.4g}") for w in stored / stored.sum()]
+
+
+def _region(view: ViewResult) -> list[float]:
     """x1, y1, x2, y2 of what a view shows when it opens: the breast up to the chest wall, and all boxes."""
-    slices, height, width = view.shape
+    slices, height, width = view.frames.shape
     try:
-        x1, y1, x2, y2 = breast_region(view.frame(slices // 2))
+        x1, y1, x2, y2 = breast_region(np.array(view.frames[slices // 2]))
     except InputError:  # an empty image is shown whole
         x1, y1, x2, y2 = 0, 0, width, height
     x1, x2 = (0, x2) if view.laterality == "L" else (x1, width)
-    boxes = [(x1, y1, x2, y2), *(finding.box for finding in view.findings)]
-    left, top, right, bottom = zip(*boxes, strict=True)
+    left, top, right, bottom = zip((x1, y1, x2, y2), *(finding.box for finding in view.findings), strict=True)
     return [max(0.0, min(left)), max(0.0, min(top)), min(float(width), max(right)), min(float(height), max(bottom))]

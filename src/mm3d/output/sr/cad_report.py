@@ -1,8 +1,8 @@
 """The report for mammography workstations: a Mammography CAD SR with TID 4000.
 
 highdicom has no such document, so the tree is made here, row by row of the templates (PS3.16): an image library (TID
-4020), the overall impression (TID 4001, 4002) with an individual one (TID 4003) per finding and its single image
-finding (TID 4006, 4021), and which detections were done and which failed (TID 4015, 4017) and which analyses (none).
+4020); the overall impression (TID 4001, 4002) with, for each finding, an individual impression (TID 4003) and its
+single image finding (TID 4006, 4021); which detections succeeded or failed (TID 4015, 4017); and the analyses (none).
 """
 
 from collections.abc import Iterable
@@ -19,15 +19,26 @@ from pydicom.uid import MammographyCADSRStorage
 from mm3d.data.dicom.build import code, item, number
 from mm3d.data.dicom.header import functional_group
 from mm3d.data.records import Laterality, Position
-from mm3d.output.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save
-from mm3d.output.sr.reported import Mark, ReportedExam, marks_of, parameters, summary
+from mm3d.output.result import ExamResult
+from mm3d.output.sr.document import (
+    NAME,
+    Kind,
+    Location,
+    Sources,
+    document,
+    outcome,
+    parameters,
+    read_sources,
+    save,
+    summary,
+)
 
 KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
 LANGUAGE = Code("en", "RFC5646", "English")
 SIDES = {"L": codes.cid6022.LeftBreast, "R": codes.cid6022.RightBreast}
 VIEWS = {"CC": Code("399162004", "SCT", "cranio-caudal"), "MLO": Code("399368009", "SCT", "medio-lateral oblique")}
-# The detector does not tell masses from calcifications. Of the codes that may have a probability of cancer (CID 6014)
-# this is the one that says least, and the one that workstations mark.
+# The detector does not distinguish masses from calcifications. Of the codes that may have a probability of cancer (CID
+# 6014), this one says least, and workstations mark it.
 FINDING = codes.cid6014.MammographyBreastDensity
 # pydicom's own has an invisible space in its meaning.
 IMPRESSION = Code("111034", "DCM", "Individual Impression/Recommendation")
@@ -35,12 +46,14 @@ LIBRARY = (1, 2)  # where the image library is in the tree: the second child of 
 DIRECTIONS = (("L", "R"), ("P", "A"), ("H", "F"))  # of the axes of patient coordinates, forward and back
 
 
-def write_cad_report(exam: ReportedExam, path: Path) -> None:
+def write_cad_report(result: ExamResult, path: Path) -> None:
     """Write the Mammography CAD SR of an exam."""
-    sources, marks = read_sources(exam), marks_of(exam)
-    library = _library(exam, sources, marks)
-    unread = (file for _, _, file in sources.unread)
-    ds = document(exam, sources, KIND, [*sources.instances(), *unread])
+    sources = read_sources(result)
+    library = _make_library(sources)
+    ds = document(sources, KIND, [*sources.images(), *(file for _, _, file in sources.unread)])
+    individual = [
+        _individual(result, finding, place) for finding, place in zip(sources.findings, library.findings, strict=True)
+    ]
     root = _node(
         "CONTAINER",
         codes.DCM.MammographyCADReport,
@@ -50,13 +63,10 @@ def write_cad_report(exam: ReportedExam, path: Path) -> None:
             _code(
                 "CONTAINS",
                 codes.DCM.CADProcessingAndFindingsSummary,
-                outcome(exam, marks),
-                [
-                    *_impression(exam, marks),
-                    *(_individual(exam, mark, place) for mark, place in zip(marks, library.marks, strict=True)),
-                ],
+                outcome(sources),
+                [*_impression(sources), *individual],
             ),
-            _detections(exam, library),
+            _detections(result, library),
             _code("CONTAINS", codes.DCM.SummaryOfAnalyses, codes.cid6042.NotAttempted),
         ],
         ContinuityOfContent="SEPARATE",
@@ -71,42 +81,38 @@ class _Library:
     """The images. The rest of the tree refers to them by their place here, counted from 1."""
 
     entries: list[Dataset]
-    files: list[int]  # the places of the files that were looked at, as a whole
-    unread: list[int]  # of those that could not be read
-    marks: list[int]  # the place of the image of each mark
+    files: list[int]  # the places of the files that were looked at
+    unread: list[int]  # the places of the files that could not be read
+    findings: list[int]  # the place of the image of each marked finding
 
 
-def _library(exam: ReportedExam, sources: Sources, marks: list[Mark]) -> _Library:
-    """First every file, then every frame that has a mark, because a frame can only be named here, then what could not
-    be read."""
+def _make_library(sources: Sources) -> _Library:
+    """First every file, then every frame that has a finding (a frame can only be named here), then the unread files."""
     entries: list[Dataset] = []
     places: dict[tuple[str, int | None], int] = {}
-    for view, files in zip(exam.views, sources.views, strict=True):
+    for view, files in zip(sources.result.views, sources.views, strict=True):
         for header, file in zip(view.headers, files, strict=True):
             entries.append(_library_entry(file, view.laterality, view.position, header.pixel_spacing))
-            places[file.uid, None] = len(entries)
+            places[file.SOPInstanceUID, None] = len(entries)
     whole = list(places.values())
-    for mark in marks:
-        view, file = exam.views[mark.view], sources.image(mark)
-        if (file.uid, mark.frame) not in places:
-            spacing = view.headers[mark.file].pixel_spacing
-            entries.append(_library_entry(file, view.laterality, view.position, spacing, mark.frame))
-            places[file.uid, mark.frame] = len(entries)
-    unread = []
-    for laterality, position, file in sources.unread:
-        entries.append(_library_entry(file, laterality, position, None))
-        unread.append(len(entries))
-    return _Library(entries, whole, unread, [places[sources.image(mark).uid, mark.frame] for mark in marks])
+    for finding in sources.findings:
+        view, file = finding.view, finding.image
+        if (file.SOPInstanceUID, finding.frame) not in places:
+            entries.append(_library_entry(file, view.laterality, view.position, finding.spacing, finding.frame))
+            places[file.SOPInstanceUID, finding.frame] = len(entries)
+    found = [places[finding.image.SOPInstanceUID, finding.frame] for finding in sources.findings]
+    unread = [_library_entry(file, laterality, position, None) for laterality, position, file in sources.unread]
+    return _Library([*entries, *unread], whole, list(range(len(entries) + 1, len(entries) + len(unread) + 1)), found)
 
 
 def _library_entry(
-    file: Instance, laterality: Laterality, position: Position, spacing: float | None, frame: int | None = None
+    file: Dataset, laterality: Laterality, position: Position, spacing: float | None, frame: int | None = None
 ) -> Dataset:
     known = [
         _code("HAS ACQ CONTEXT", codes.DCM.ImageLaterality, SIDES[laterality]),
         _code("HAS ACQ CONTEXT", codes.DCM.ImageView, VIEWS[position]),
     ]
-    orientation = _orientation(file.dataset)
+    orientation = _orientation(file)
     if orientation is not None:
         for name, letters in zip(
             (codes.DCM.PatientOrientationRow, codes.DCM.PatientOrientationColumn), orientation, strict=True
@@ -114,20 +120,20 @@ def _library_entry(
             known.append(_node("TEXT", name, "HAS ACQ CONTEXT", TextValue=letters))
     for name in (codes.DCM.StudyDate, codes.DCM.StudyTime, codes.DCM.ContentDate, codes.DCM.ContentTime):
         what, kind = name.meaning.split()  # Study, Date: also the names of the attributes
-        value = file.dataset.get(what + kind)
+        value = file.get(what + kind)
         if value:
             known.append(_node(kind.upper(), name, "HAS ACQ CONTEXT", [], **{kind: str(value)}))
     if spacing is not None:
         for name in (codes.DCM.HorizontalPixelSpacing, codes.DCM.VerticalPixelSpacing):
             known.append(_number("HAS ACQ CONTEXT", name, spacing, codes.UCUM.Millimeter))
-    reference = item(ReferencedSOPClassUID=file.sop_class, ReferencedSOPInstanceUID=file.uid)
+    reference = item(ReferencedSOPClassUID=file.SOPClassUID, ReferencedSOPInstanceUID=file.SOPInstanceUID)
     if frame is not None:
         reference.ReferencedFrameNumber = frame
     return _node("IMAGE", None, "CONTAINS", known, ReferencedSOPSequence=[reference])
 
 
 def _orientation(dataset: Dataset) -> tuple[str, str] | None:
-    """Which way rows and columns run, in letters: as the file says, else from its directions in the patient."""
+    """Which way rows and columns run, in letters: as the file says, or from its directions in the patient."""
     letters = dataset.get("PatientOrientation")
     if letters and len(letters) == 2:
         return str(letters[0]), str(letters[1])
@@ -140,65 +146,59 @@ def _orientation(dataset: Dataset) -> tuple[str, str] | None:
 
 
 def _letters(direction: np.ndarray[Any, np.dtype[np.float64]]) -> str:
-    """The axes along which a direction goes noticeably, the strongest first; head and foot before an equal one."""
+    """The axes along which a direction clearly goes, the strongest first; of equal ones, head or foot first."""
     axes = sorted((2, 0, 1), key=lambda axis: -round(abs(float(direction[axis])), 2))
     return "".join(DIRECTIONS[axis][int(direction[axis] < 0)] for axis in axes if abs(direction[axis]) > 0.2)
 
 
-def _impression(exam: ReportedExam, marks: list[Mark]) -> list[Dataset]:
+def _impression(sources: Sources) -> list[Dataset]:
     """TID 4002: the exam in a sentence."""
-    text = _node("TEXT", codes.DCM.ImpressionDescription, "HAS PROPERTIES", TextValue=summary(exam, marks))
-    return [text, *_algorithm(exam)]
+    text = _node("TEXT", codes.DCM.ImpressionDescription, "HAS PROPERTIES", TextValue=summary(sources))
+    return [text, *_algorithm(sources.result)]
 
 
-def _individual(exam: ReportedExam, mark: Mark, image: int) -> Dataset:
+def _individual(result: ExamResult, location: Location, image: int) -> Dataset:
     """TID 4003 and 4006: one finding, on the image at that place of the library."""
     intent = _code(
         "HAS CONCEPT MOD", codes.DCM.RenderingIntent, codes.DCM.PresentationRequiredRenderingDeviceIsExpectedToPresent
     )
-    x1, y1, x2, y2 = mark.box
+    x1, y1, x2, y2 = location.box
     finding = _code(
         "CONTAINS",
         codes.DCM.SingleImageFinding,
         FINDING,
         [
             intent,
-            *_algorithm(exam),
-            _number("HAS PROPERTIES", codes.DCM.CertaintyOfFinding, 100 * mark.score, codes.UCUM.Percent),
-            _number("HAS PROPERTIES", codes.DCM.ProbabilityOfCancer, 100 * mark.score, codes.UCUM.Percent),
+            *_algorithm(result),
+            _number("HAS PROPERTIES", codes.DCM.CertaintyOfFinding, 100 * location.score, codes.UCUM.Percent),
+            _number("HAS PROPERTIES", codes.DCM.ProbabilityOfCancer, 100 * location.score, codes.UCUM.Percent),
             _shape(codes.DCM.Center, "POINT", [(x1 + x2) / 2, (y1 + y2) / 2], image),
             _shape(codes.DCM.Outline, "POLYLINE", [x1, y1, x2, y1, x2, y2, x1, y2, x1, y1], image),
         ],
     )
-    return _node(
-        "CONTAINER",
-        IMPRESSION,
-        "INFERRED FROM",
-        [intent, finding],
-        ContinuityOfContent="SEPARATE",
-    )
+    return _node("CONTAINER", IMPRESSION, "INFERRED FROM", [intent, finding], ContinuityOfContent="SEPARATE")
 
 
-def _detections(exam: ReportedExam, library: _Library) -> Dataset:
+def _detections(result: ExamResult, library: _Library) -> Dataset:
     """TID 4015: whether the detector could look at all images."""
-    parts = [_performed(codes.DCM.SuccessfulDetections, exam, library.files)]
-    if exam.unread:
-        parts.append(_performed(codes.DCM.FailedDetections, exam, library.unread))
-    done = codes.cid6042.PartiallySucceeded if exam.unread else codes.cid6042.Succeeded
+    parts = [_performed(codes.DCM.SuccessfulDetections, result, library.files)]
+    if result.problems:
+        parts.append(_performed(codes.DCM.FailedDetections, result, library.unread))
+    done = codes.cid6042.PartiallySucceeded if result.problems else codes.cid6042.Succeeded
     return _code("CONTAINS", codes.DCM.SummaryOfDetections, done, parts)
 
 
-def _performed(name: Code, exam: ReportedExam, places: list[int]) -> Dataset:
+def _performed(name: Code, result: ExamResult, places: list[int]) -> Dataset:
     """TID 4017: what was looked for, and in which images of the library."""
     images = [_reference("HAS PROPERTIES", place) for place in places]
-    performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(exam), *images])
+    performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(result), *images])
     return _node("CONTAINER", name, "INFERRED FROM", [performed], ContinuityOfContent="SEPARATE")
 
 
-def _algorithm(exam: ReportedExam) -> list[Dataset]:
+def _algorithm(result: ExamResult) -> list[Dataset]:
     """TID 4019."""
-    texts = [(codes.DCM.AlgorithmName, exam.algorithm.name), (codes.DCM.AlgorithmVersion, exam.algorithm.version)]
-    texts += [(codes.DCM.AlgorithmParameters, text) for text in parameters(exam)]
+    texts = [(codes.DCM.AlgorithmName, NAME), (codes.DCM.AlgorithmVersion, result.method.version)]
+    texts += [(codes.DCM.AlgorithmParameters, text) for text in parameters(result)]
     return [_node("TEXT", name, "HAS PROPERTIES", TextValue=text) for name, text in texts]
 
 

@@ -1,12 +1,18 @@
-"""What both reports share: the modules around their content, and the images they are of.
+"""What both structured reports share: the modules around their content, the images they refer to, and their texts.
 
-Patient and study are those of the images, copied. Series and instance are new; their UIDs are a hash of the images and
-of all that the report says, so that the same report written twice is one object to an archive.
+Patient and study are copied from the images. Series and instance are new. Their UIDs are a hash of the images and of
+everything that the report says, so that the same report written twice is one object to an archive.
+
+Two frames of reference: the boxes and slices of findings are mm3d's (*stored*, see `records`). In a report they are the
+file's own: the image is not turned, and frames are counted from 1 in the order of the file. In both, 0, 0 is the corner
+of the first pixel, as in DICOM's SCOORD.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sr.codedict import codes
@@ -14,13 +20,16 @@ from pydicom.sr.coding import Code
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from mm3d.data.dicom.build import item, uid
-from mm3d.data.dicom.header import read_dataset
+from mm3d.data.dicom.header import read_dataset, slices_of
 from mm3d.data.records import Laterality, Position
-from mm3d.output.sr.reported import Mark, ReportedExam
+from mm3d.output.predictions import Finding
+from mm3d.output.result import ExamResult, ViewResult
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
-# Of the patient, patient study and general study modules. The standard wants the first ones even where they are empty.
+NAME = "mm3d"
+SIDES = {"L": "left", "R": "right"}
+# Of the patient, patient study and general study modules. The standard wants the first ones even if they are empty.
 REQUIRED = (
     "PatientName",
     "PatientID",
@@ -49,16 +58,6 @@ OPTIONAL = (
 
 
 @dataclass(frozen=True)
-class Instance:
-    """A file of a view as other DICOM objects refer to it."""
-
-    sop_class: str
-    uid: str
-    series: str
-    dataset: Dataset  # everything in front of the pixels
-
-
-@dataclass(frozen=True)
 class Kind:
     """What tells the two reports apart."""
 
@@ -67,94 +66,182 @@ class Kind:
     description: str
 
 
+class Location(NamedTuple):
+    """Where a marked finding lies in the files of its view."""
+
+    name: str  # such as LCC DBT 1, or LCC1 DBT 1 in a repeated view; unique in the exam
+    view: ViewResult
+    image: Dataset  # the file
+    spacing: float | None  # of its pixels, mm
+    frame: int | None  # from 1; None if the file holds one image
+    box: tuple[float, float, float, float]  # x1, y1, x2, y2 in the file's own pixels
+    score: float
+
+
 @dataclass(frozen=True)
 class Sources:
-    """The files of an exam, read once."""
+    """A result with the DICOM attributes of its files."""
 
-    study: str
-    views: tuple[tuple[Instance, ...], ...]  # of each view of the exam, file by file
-    unread: tuple[tuple[Laterality, Position, Instance], ...]  # not looked at, and a report can refer to it
+    result: ExamResult
+    views: tuple[tuple[Dataset, ...], ...]  # for each view of the result, its files
+    unread: tuple[tuple[Laterality, Position, Dataset], ...]  # not looked at, but a report can refer to them
+    findings: tuple[Location, ...]  # the marked ones, view by view, the highest score of a view first
 
     @property
-    def first(self) -> Dataset:
-        return self.views[0][0].dataset
+    def study(self) -> str:
+        return self.result.views[0].headers[0].study
 
-    def instances(self) -> Iterator[Instance]:
+    def images(self) -> Iterator[Dataset]:
         for files in self.views:
             yield from files
 
-    def image(self, mark: Mark) -> Instance:
-        return self.views[mark.view][mark.file]
+
+def read_sources(result: ExamResult) -> Sources:
+    """Collect what both reports need of the files, which must be of one patient and one study."""
+    for view in result.views:
+        if not view.headers:
+            raise InputError(f"The view {view.name} has no DICOM headers; a structured report needs them.")
+    first = result.views[0].headers[0]
+    for header in (header for view in result.views for header in view.headers):
+        if (header.patient, header.study) != (first.patient, first.study):
+            raise InputError(f"{header.path} is not of the study of {first.path}; report one study at a time.")
+    views = tuple(tuple(_check_uids(header.context, header.path) for header in view.headers) for view in result.views)
+    findings = [
+        location
+        for view, files in zip(result.views, views, strict=True)
+        for location in _locate_findings(view, files, result.threshold)
+    ]
+    return Sources(result, views, tuple(_find_unread(result, first.study)), tuple(findings))
 
 
-def read_sources(exam: ReportedExam) -> Sources:
-    """Read what the reports need of the files; they must be of one patient and one study."""
-    first = exam.views[0].headers[0]
-    for view in exam.views:
-        for header in view.headers:
-            if (header.patient, header.study) != (first.patient, first.study):
-                raise InputError(f"{header.path} is not of the study of {first.path}; report one study at a time.")
-    views = tuple(tuple(_instance(header.path) for header in view.headers) for view in exam.views)
-    return Sources(first.study, views, tuple(_unread(exam, first.study)))
-
-
-def _unread(exam: ReportedExam, study: str) -> Iterator[tuple[Laterality, Position, Instance]]:
-    """The files whose pixels could not be read, and whose headers say what a reference must."""
-    for view in exam.unread:
-        if view.laterality is None or view.position is None:
-            continue
-        for path in view.files:
-            try:
-                instance = _instance(path)
-            except InputError:  # it cannot be referred to; the sentence tells of it
-                continue
-            if instance.dataset.StudyInstanceUID == study:
-                yield view.laterality, view.position, instance
-
-
-def _instance(path: Path) -> Instance:
-    dataset = read_dataset(path)
+def _check_uids(dataset: Dataset, path: Path) -> Dataset:
     for name in ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
         if not dataset.get(name):
             raise InputError(f"{path} has no {name}, so that no report can refer to it; export it again.")
-    return Instance(str(dataset.SOPClassUID), str(dataset.SOPInstanceUID), str(dataset.SeriesInstanceUID), dataset)
+    return dataset
 
 
-def document(exam: ReportedExam, sources: Sources, kind: Kind, evidence: Iterable[Instance]) -> Dataset:
+def _find_unread(result: ExamResult, study: str) -> Iterator[tuple[Laterality, Position, Dataset]]:
+    """The files whose pixels could not be read, if their headers have what a reference needs."""
+    for problem in result.problems:
+        if problem.laterality is None or problem.position is None:
+            continue
+        for path in problem.files:
+            try:
+                dataset = _check_uids(read_dataset(path), path)
+            except InputError:  # a report cannot refer to it; the summary mentions it
+                continue
+            if dataset.StudyInstanceUID == study:
+                yield problem.laterality, problem.position, dataset
+
+
+def _locate_findings(view: ViewResult, files: tuple[Dataset, ...], threshold: float) -> Iterator[Location]:
+    marked = [finding for finding in view.findings if finding.score >= threshold and _has_area(finding)]
+    marked.sort(key=lambda finding: -finding.score)
+    for number, finding in enumerate(marked, 1):
+        file, frame = _find_frame(view, finding)
+        box = _box_in_file(view, finding)
+        spacing = view.headers[file].pixel_spacing
+        yield Location(f"{view.name} {number}", view, files[file], spacing, frame, box, finding.score)
+
+
+def _has_area(finding: Finding) -> bool:
+    x1, y1, x2, y2 = finding.box
+    return x1 < x2 and y1 < y2
+
+
+def _find_frame(view: ViewResult, finding: Finding) -> tuple[int, int | None]:
+    """The file of a finding, and its frame: from 1, None if the file holds one image."""
+    slices = slices_of(view.headers)
+    z = finding.slice
+    if z is None and len(slices) == 1:
+        z = 0
+    if z is None or not 0 <= round(z) < len(slices):
+        raise InputError(
+            f"{view.headers[0].path} has {len(slices)} slices, and a finding is on slice {z}; predict the exam again."
+        )
+    file, number = slices[round(z)]
+    header = view.headers[file]
+    return file, number + 1 if header.kind == "volume" or header.frames > 1 else None
+
+
+def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, float, float]:
+    """The part of a box that is inside the image, turned back if mm3d turned the view."""
+    header = view.headers[0]
+    x1, x2 = (min(max(x, 0.0), float(header.columns)) for x in finding.box[::2])
+    y1, y2 = (min(max(y, 0.0), float(header.rows)) for y in finding.box[1::2])
+    if not (x1 < x2 and y1 < y2):
+        raise InputError(f"a finding's box {finding.box} is outside of {header.path}; predict the exam again.")
+    if view.turned:
+        x1, y1, x2, y2 = header.columns - x2, header.rows - y2, header.columns - x1, header.rows - y1
+    return x1, y1, x2, y2
+
+
+def summary(sources: Sources) -> str:
+    """The report in a sentence or two, for people who read its text."""
+    result, count = sources.result, len(sources.findings)
+    point = f"the operating point of {result.threshold:g}"
+    text = f"{count} findings reach {point}." if count > 1 else f"1 finding reaches {point}."
+    if not count:
+        text = f"No finding reaches {point}; nothing is marked."
+    files = Counter[str]()
+    for problem in result.problems:
+        files[problem.view] += max(1, len(problem.files))
+    if files:
+        counted = [f"{number} file{'s' * (number > 1)} of {view}" for view, number in files.items()]
+        text += f" Not looked at, because it could not be read: {', '.join(counted)}."
+    scores = [f"exam {result.score:.3f}"]
+    scores += [f"{SIDES[side]} breast {score:.3f}" for side, score in sorted(result.breast_scores.items())]
+    return f"{text} Scores from 0 to 1: {', '.join(scores)}."
+
+
+def parameters(result: ExamResult) -> list[str]:
+    """What there is to know about the algorithm besides its name and version."""
+    return [
+        f"weights: {result.method.weights}",
+        f"intended use: {result.method.intended_use}",
+        f"operating point: {result.threshold:g}",
+    ]
+
+
+def outcome(sources: Sources) -> Code:
+    """Whether everything was looked at and anything is marked, as a code of CID 6047. A failed exam has no report."""
+    known = codes.cid6047
+    if sources.result.problems:
+        if sources.findings:
+            return known.NotAllAlgorithmsSucceededWithFindings
+        return known.NotAllAlgorithmsSucceededWithoutFindings
+    return known.AllAlgorithmsSucceededWithFindings if sources.findings else known.AllAlgorithmsSucceededWithoutFindings
+
+
+def document(sources: Sources, kind: Kind, evidence: Iterable[Dataset]) -> Dataset:
     """A report without its content. `evidence`: all files that the content refers to."""
     ds = Dataset()
-    ds.SpecificCharacterSet = "ISO_IR 192"  # whatever the images use, it fits in here
-    _copy_patient_and_study(sources.first, ds)
+    ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
+    _copy_patient_and_study(sources.views[0][0], ds)
     ds.StudyInstanceUID = UID(sources.study)
-    identity = _identity(exam, sources, kind)
+    identity = _identity(sources, kind)
     ds.SeriesInstanceUID, ds.SOPInstanceUID = uid(*identity, "series"), uid(*identity, "instance")
     ds.SOPClassUID = UID(kind.sop_class)
-    date, time = exam.observed.strftime("%Y%m%d"), exam.observed.strftime("%H%M%S")
-    ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = date
-    ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = time
+    when = sources.result.predicted_at
+    ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = when.strftime("%Y%m%d")
+    ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = when.strftime("%H%M%S")
     ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", kind.series_number, 1
     ds.SeriesDescription = kind.description
     ds.ReferencedPerformedProcedureStepSequence = []
     ds.PerformedProcedureCodeSequence = []
-    ds.Manufacturer = ds.ManufacturerModelName = exam.algorithm.name
-    ds.SoftwareVersions = exam.algorithm.version
+    ds.Manufacturer = ds.ManufacturerModelName = NAME
+    ds.SoftwareVersions = sources.result.method.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     ds.CurrentRequestedProcedureEvidenceSequence = [_evidence(sources.study, evidence)]
     return ds
 
 
-def tracking_uid(exam: ReportedExam, sources: Sources, mark: Mark) -> UID:
+def tracking_uid(sources: Sources, finding: Location) -> UID:
     """The same in both reports, and in every report of these findings."""
-    made_by = (exam.algorithm.version, exam.algorithm.weights)
-    return uid(sources.image(mark).uid, str(mark.frame), repr(mark.box), mark.name, *made_by)
-
-
-def outcome(exam: ReportedExam, marks: list[Mark]) -> Code:
-    """Whether all was looked at and anything is marked, in a code of CID 6047; an exam that failed gets no report."""
-    known = codes.cid6047
-    if exam.unread:
-        return known.NotAllAlgorithmsSucceededWithFindings if marks else known.NotAllAlgorithmsSucceededWithoutFindings
-    return known.AllAlgorithmsSucceededWithFindings if marks else known.AllAlgorithmsSucceededWithoutFindings
+    method = sources.result.method
+    place = (str(finding.image.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
+    return uid(*place, method.version, method.weights)
 
 
 def save(ds: Dataset, path: Path) -> None:
@@ -180,28 +267,26 @@ def _copy_patient_and_study(source: Dataset, ds: Dataset) -> None:
             ds.add(element)
 
 
-def _identity(exam: ReportedExam, sources: Sources, kind: Kind) -> list[str]:
-    """All that makes this report this report; where the files lie is no part of it."""
-    said = [
-        exam.algorithm,
-        exam.operating_point,
-        exam.observed.isoformat(),
-        exam.score,
-        sorted(exam.breast_scores.items()),
-        [view.name for view in exam.unread],
+def _identity(sources: Sources, kind: Kind) -> list[str]:
+    """Everything that makes this report this report; where the files lie is not part of it."""
+    result = sources.result
+    content = [
+        (result.method.version, *parameters(result), result.predicted_at.isoformat()),
+        sorted(result.breast_scores.items()),
+        [problem.view for problem in result.problems],
     ]
-    seen = [
-        ([file.uid for file in files], view.laterality, view.position, view.turned, view.findings)
-        for view, files in zip(exam.views, sources.views, strict=True)
+    views = [
+        ([str(file.SOPInstanceUID) for file in files], view.name, view.turned, view.findings)
+        for view, files in zip(result.views, sources.views, strict=True)
     ]
-    return [kind.sop_class, sources.study, repr(said), repr(seen)]
+    return [kind.sop_class, sources.study, repr(content), repr(views)]
 
 
-def _evidence(study: str, instances: Iterable[Instance]) -> Dataset:
+def _evidence(study: str, images: Iterable[Dataset]) -> Dataset:
     series: dict[str, list[Dataset]] = {}
-    for instance in instances:
-        reference = item(ReferencedSOPClassUID=instance.sop_class, ReferencedSOPInstanceUID=instance.uid)
-        series.setdefault(instance.series, []).append(reference)
+    for image in images:
+        reference = item(ReferencedSOPClassUID=image.SOPClassUID, ReferencedSOPInstanceUID=image.SOPInstanceUID)
+        series.setdefault(image.SeriesInstanceUID, []).append(reference)
     return item(
         StudyInstanceUID=study,
         ReferencedSeriesSequence=[

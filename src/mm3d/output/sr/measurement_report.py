@@ -1,6 +1,6 @@
 """The report for general viewers and for software: a Comprehensive SR with TID 1500, Imaging Measurement Report.
 
-A planar ROI group (TID 1410) per finding, and a group (TID 1501) per breast and for the exam with their scores.
+Every finding is a planar ROI group (TID 1410). Every breast and the exam have a group (TID 1501) with their score.
 """
 
 from pathlib import Path
@@ -25,50 +25,62 @@ from highdicom.sr import (
     TextContentItem,
     TrackingIdentifier,
 )
+from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.uid import ComprehensiveSRStorage
 
 from mm3d.data.dicom.build import uid
-from mm3d.output.sr.document import Instance, Kind, Sources, document, outcome, read_sources, save, tracking_uid
-from mm3d.output.sr.reported import Mark, ReportedExam, marks_of, parameters, summary
+from mm3d.output.result import ExamResult
+from mm3d.output.sr.document import (
+    NAME,
+    Kind,
+    Location,
+    Sources,
+    document,
+    outcome,
+    parameters,
+    read_sources,
+    save,
+    summary,
+    tracking_uid,
+)
 
 KIND = Kind(str(ComprehensiveSRStorage), 9001, "mm3d findings")
 SIDES = {"L": codes.SCT.Left, "R": codes.SCT.Right}
 
 
-def write_measurement_report(exam: ReportedExam, path: Path) -> None:
+def write_measurement_report(result: ExamResult, path: Path) -> None:
     """Write the Comprehensive SR of an exam."""
-    sources, marks = read_sources(exam), marks_of(exam)
-    algorithm = AlgorithmIdentification(exam.algorithm.name, exam.algorithm.version, parameters(exam))
+    sources = read_sources(result)
+    algorithm = AlgorithmIdentification(NAME, result.method.version, parameters(result))
     groups: list[PlanarROIMeasurementsAndQualitativeEvaluations | MeasurementsAndQualitativeEvaluations] = []
-    groups += [_finding_group(exam, sources, mark, algorithm) for mark in marks]
-    for side, score in sorted(exam.breast_scores.items()):
+    groups += [_finding_group(sources, finding, algorithm) for finding in sources.findings]
+    for side, score in sorted(result.breast_scores.items()):
         files = [
             file
-            for view, files in zip(exam.views, sources.views, strict=True)
+            for view, files in zip(result.views, sources.views, strict=True)
             for file in files
             if view.laterality == side
         ]
         groups.append(_score_group(f"{side} breast", SIDES[side], score, files, sources, algorithm))
-    groups.append(_exam_group(exam, sources, marks, algorithm))
+    groups.append(_exam_group(sources, algorithm))
     content = MeasurementReport(
-        observation_context=_observer(exam),
+        observation_context=_observer(result),
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
     )
-    ds = document(exam, sources, KIND, sources.instances())
+    ds = document(sources, KIND, sources.images())
     ds.update(content[0])
     save(ds, path)
 
 
-def _observer(exam: ReportedExam) -> ObservationContext:
-    algorithm = exam.algorithm
+def _observer(result: ExamResult) -> ObservationContext:
     device = DeviceObserverIdentifyingAttributes(
-        uid=uid(algorithm.name, algorithm.version, algorithm.weights),
-        name=algorithm.name,
-        manufacturer_name=algorithm.name,
-        model_name=algorithm.weights,
+        uid=uid(NAME, result.method.version, result.method.weights),
+        name=NAME,
+        manufacturer_name=NAME,
+        model_name=result.method.weights,
     )
     return ObservationContext(
         observer_device_context=ObserverContext(observer_type=codes.DCM.Device, observer_identifying_attributes=device)
@@ -76,43 +88,35 @@ def _observer(exam: ReportedExam) -> ObservationContext:
 
 
 def _finding_group(
-    exam: ReportedExam, sources: Sources, mark: Mark, algorithm: AlgorithmIdentification
+    sources: Sources, finding: Location, algorithm: AlgorithmIdentification
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
-    x1, y1, x2, y2 = mark.box
-    image = sources.image(mark)
+    x1, y1, x2, y2 = finding.box
+    frames = None if finding.frame is None else [finding.frame]
     region = ImageRegion(
         graphic_type=GraphicTypeValues.POLYLINE,
         graphic_data=np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2), (x1, y1)]),  # closed: the first point again
-        source_image=SourceImageForRegion(image.sop_class, image.uid, None if mark.frame is None else [mark.frame]),
+        source_image=SourceImageForRegion(finding.image.SOPClassUID, finding.image.SOPInstanceUID, frames),
     )
-    site = FindingSite(codes.SCT.Breast, laterality=SIDES[mark.laterality])
+    site = FindingSite(codes.SCT.Breast, laterality=SIDES[finding.view.laterality])
     return PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(tracking_uid(exam, sources, mark), mark.name),
+        tracking_identifier=TrackingIdentifier(tracking_uid(sources, finding), finding.name),
         referenced_region=region,
         finding_type=codes.SCT.Lesion,
         algorithm_id=algorithm,
         finding_sites=[site],
-        measurements=[_probability(mark.score, site)],
+        measurements=[_probability(finding.score, site)],
     )
 
 
-def _exam_group(
-    exam: ReportedExam, sources: Sources, marks: list[Mark], algorithm: AlgorithmIdentification
-) -> MeasurementsAndQualitativeEvaluations:
-    """The exam's score, and whether anything is marked: in a code for software, in a sentence for people."""
-    sides = sorted(exam.breast_scores)
+def _exam_group(sources: Sources, algorithm: AlgorithmIdentification) -> MeasurementsAndQualitativeEvaluations:
+    """The exam's score, and whether anything is marked: as a code for software, as a sentence for people."""
+    sides = sorted(sources.result.breast_scores)
     side = codes.SCT.Bilateral if len(sides) == 2 else SIDES[sides[0]]
-    group = _score_group(
-        "exam",
-        side,
-        exam.score,
-        list(sources.instances()),
-        sources,
-        algorithm,
-        [QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(exam, marks))],
-    )
+    evaluation = QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(sources))
+    images = list(sources.images())
+    group = _score_group("exam", side, sources.result.score, images, sources, algorithm, [evaluation])
     group[0].ContentSequence.append(
-        TextContentItem(codes.DCM.Comment, summary(exam, marks), relationship_type=RelationshipTypeValues.CONTAINS)
+        TextContentItem(codes.DCM.Comment, summary(sources), relationship_type=RelationshipTypeValues.CONTAINS)
     )
     return group
 
@@ -121,7 +125,7 @@ def _score_group(
     name: str,
     side: Code,
     score: float,
-    files: list[Instance],
+    files: list[Dataset],
     sources: Sources,
     algorithm: AlgorithmIdentification,
     evaluations: list[QualitativeEvaluation] | None = None,
@@ -133,10 +137,10 @@ def _score_group(
         finding_sites=[site],
         measurements=[_probability(score, site)],
         qualitative_evaluations=evaluations,
-        source_images=[SourceImageForMeasurementGroup(file.sop_class, file.uid) for file in files],
+        source_images=[SourceImageForMeasurementGroup(file.SOPClassUID, file.SOPInstanceUID) for file in files],
     )
 
 
 def _probability(score: float, site: FindingSite) -> Measurement:
-    """A score as a percentage. OHIF fails on a number without children in a group without a region: hence the site."""
+    """A score as a percentage. It has the site as a child, because OHIF fails on a group without a region otherwise."""
     return Measurement(codes.DCM.ProbabilityOfCancer, 100 * score, codes.UCUM.Percent, finding_sites=[site])
