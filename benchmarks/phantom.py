@@ -51,8 +51,8 @@ def rows() -> list[Row]:
 
 
 def measure() -> dict[str, object]:
-    from mm3d.phantom.run import PREPARED, run
-    from mm3d.phantom.trial import Trial, make_views, render_breast
+    from mm3d.phantom.run import PREPARED, make_trial
+    from mm3d.phantom.trial import Trial, make_phantoms, render_breast
 
     found: dict[str, object] = {}
     for scale, indices in BREASTS.items():
@@ -65,13 +65,13 @@ def measure() -> dict[str, object]:
             render_breast(trial, index)
         seconds = time.perf_counter() - start
         for index in indices:
-            voxels += sum(view.volume.size for view in make_views(trial, index))
+            voxels += sum(phantom.volume.size for phantom in make_phantoms(trial, index))
         views = 2 * len(indices)
         found[scale] = (seconds / views, voxels / views)
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(seed=1, breasts=PRODUCED, scale="mini")
         start = time.perf_counter()
-        run(render_breast, trial, Path(folder) / "trial", PREPARED["mini"], CORES)
+        make_trial(trial, Path(folder) / "trial", PREPARED["mini"], CORES)
         found["breast"] = (time.perf_counter() - start) / PRODUCED
     return found
 

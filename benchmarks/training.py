@@ -9,13 +9,11 @@ import torch
 from timing import Row, seconds_of_each
 
 from mm3d.data.batches import prepared_breasts
-from mm3d.data.prepare.prepared import write_cohort
-from mm3d.data.records import Cohort
 from mm3d.model.config import PRESETS
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.losses import LossWeights, Targets
-from mm3d.phantom.run import PREPARED, make_missing
-from mm3d.phantom.trial import Trial, render_breast
+from mm3d.phantom.run import PREPARED, make_trial
+from mm3d.phantom.trial import Trial
 from mm3d.train.config import AugmentConfig, OptimiserConfig
 from mm3d.train.data import Batch, TrainingBreast, plan, stream
 from mm3d.train.learners import TOTAL, Learner
@@ -29,10 +27,7 @@ AUGMENT = AugmentConfig(shift=0.05, gamma=0.3, rotate=5.0, scale=0.05, noise=0.0
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        trial = Trial(seed=1, breasts=BREASTS, scale="mini")
-        records = make_missing(render_breast, trial, folder, PREPARED["mini"], 1, lambda: None)
-        keys = {view: key for record in records for view, key in record.keys.items()}
-        write_cohort(folder, Cohort("trial", tuple(record.breast for record in records)), keys, [])
+        make_trial(Trial(seed=1, breasts=BREASTS, scale="mini"), folder, PREPARED["mini"], 1)
         flat = [TrainingBreast(breast, "ffdm") for breast in prepared_breasts(folder, None, "FFDM")]
         deep = [TrainingBreast(breast, "volume") for breast in prepared_breasts(folder, None, "DBT")]
         speeds = [_speed("mammograms", flat), _speed("volumes, S = 8", deep)]

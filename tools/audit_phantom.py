@@ -25,26 +25,24 @@ from rich.table import Table
 from scipy import ndimage, special
 
 from mm3d.data.records import Annotation
-from mm3d.phantom.anatomy import draw_anatomy
-from mm3d.phantom.display import present_mammogram, present_slices
-from mm3d.phantom.imaging import Tomosynthesis, mammogram
+from mm3d.phantom.anatomy import SCALES, draw_anatomy
+from mm3d.phantom.annotations import Spectrum, detectability, find_box, find_visible_slices, reconstruct_lesion
+from mm3d.phantom.imaging import SyntheticView, Tomosynthesis, take_mammogram
 from mm3d.phantom.lesions import KINDS
-from mm3d.phantom.rendered import RenderedView
-from mm3d.phantom.scale import SCALES
-from mm3d.phantom.tissue import beside, muscle_depth
+from mm3d.phantom.processing import process_mammogram, process_slices
+from mm3d.phantom.tissue import make_surrounding_fat, muscle_distance
 from mm3d.phantom.trial import (
     ANATOMY,
     NOISE,
     PATIENT,
-    BreastView,
+    Phantom,
     Trial,
+    choose_system,
     draw_case,
-    generator,
-    make_views,
+    make_generator,
+    make_phantoms,
     render_breast,
-    system_of,
 )
-from mm3d.phantom.truth import Spectrum, detectability, reconstructed_signal, signal_box, visible_range
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
@@ -150,50 +148,51 @@ class ViewMeasures:
 
 def measure_breast(trial: Trial, index: int) -> list[ViewMeasures]:
     """CC and MLO of a breast."""
-    system = system_of(trial, index // 2)
+    system = choose_system(trial, index // 2)
     measures = []
-    for number, view in enumerate(make_views(trial, index)):
-        tomosynthesis = Tomosynthesis(system, view.form.grid.z, len(view.form.grid.y), view.form.scale.pixel)
-        measures.append(_measure_view(view, tomosynthesis, generator(trial, index, NOISE, number)))
+    for number, phantom in enumerate(make_phantoms(trial, index)):
+        grid = phantom.breast.grid
+        tomosynthesis = Tomosynthesis(system, grid.z, len(grid.y), phantom.breast.scale.pixel)
+        measures.append(_measure_view(phantom, tomosynthesis, make_generator(trial, index, NOISE, number)))
     return measures
 
 
-def _measure_view(view: BreastView, tomosynthesis: Tomosynthesis, rng: np.random.Generator) -> ViewMeasures:
-    form, scale = view.form, view.form.scale
-    around = beside(form)
-    flat = mammogram(view.volume, around, scale.pixel, scale.slice, rng)
-    deep = tomosynthesis.image(view.volume, around, rng)
-    breast, centre = form.inside > 0, form.inside > 5
-    if form.position == "MLO":  # the spectra are those of gland and fat, without the muscle
-        centre &= muscle_depth(form) < -3
-    middle = slice(len(deep) // 4, 3 * len(deep) // 4, max(1, len(deep) // 8))
-    shown = present_slices(deep, form)[middle]
-    flat_spectrum = Spectrum(flat[None], centre, scale.pixel)
-    deep_spectrum = Spectrum(deep[middle], centre, scale.pixel)
+def _measure_view(phantom: Phantom, tomosynthesis: Tomosynthesis, rng: np.random.Generator) -> ViewMeasures:
+    breast, scale = phantom.breast, phantom.breast.scale
+    fat = make_surrounding_fat(breast)
+    mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
+    slices = tomosynthesis.scan(phantom.volume, fat, rng)
+    whole, centre = breast.inside > 0, breast.inside > 5
+    if breast.position == "MLO":  # the spectra are those of gland and fat, without the muscle
+        centre &= muscle_distance(breast) < -3
+    middle = slice(len(slices) // 4, 3 * len(slices) // 4, max(1, len(slices) // 8))
+    grey = process_slices(slices, breast)[middle]
+    ffdm_spectrum = Spectrum(mammogram[None], centre, scale.pixel)
+    dbt_spectrum = Spectrum(slices[middle], centre, scale.pixel)
     lesions = []
-    for seen in view.seen:
-        box = signal_box(seen.change, form)
-        if box is None or not flat_spectrum.count:
+    for insertion in phantom.lesions:
+        box = find_box(insertion, breast)
+        if box is None or not ffdm_spectrum.count:
             continue
-        d = detectability(reconstructed_signal(seen.change, tomosynthesis, form.grid.shape), deep_spectrum)
-        best, first, last = visible_range(d)
+        d = detectability(reconstruct_lesion(insertion, tomosynthesis, breast.grid.shape), dbt_spectrum)
+        best, first, last = find_visible_slices(d)
         away = [z for z in (best - round(OFF / scale.slice), best + round(OFF / scale.slice)) if 0 <= z < len(d)]
-        shadow = seen.change.added.sum(axis=0, keepdims=True) * scale.slice
+        shadow = insertion.added.sum(axis=0, keepdims=True) * scale.slice
         lesions.append(
             LesionMeasures(
-                kind=seen.lesion.kind.name,
+                kind=insertion.lesion.kind.name,
                 side=float(np.sqrt((box[2] - box[0]) * (box[3] - box[1])) * scale.pixel),
-                ffdm=float(detectability(shadow, flat_spectrum)[0]),
+                ffdm=float(detectability(shadow, ffdm_spectrum)[0]),
                 dbt=float(d[best]),
                 off=float(np.mean(d[away]) / d[best]) if away else float("nan"),
                 visible=(last - first + 1) * 16 / len(d),
             )
         )
     return ViewMeasures(
-        position=form.position,
-        beta_ffdm=power_law_exponent(present_mammogram(flat, form)[None], centre, scale.pixel),
-        beta_dbt=power_law_exponent(shown, centre, scale.pixel),
-        kurtosis=tuple(float(np.mean([kurtosis(p, breast, scale.pixel, size) for p in shown])) for size in KURTOSIS),
+        position=breast.position,
+        beta_ffdm=power_law_exponent(process_mammogram(mammogram, breast)[None], centre, scale.pixel),
+        beta_dbt=power_law_exponent(grey, centre, scale.pixel),
+        kurtosis=tuple(float(np.mean([kurtosis(p, whole, scale.pixel, size) for p in grey])) for size in KURTOSIS),
         lesions=tuple(lesions),
     )
 
@@ -308,7 +307,9 @@ def _box_rows(lesions: Sequence[LesionMeasures]) -> list[Row]:
 
 def _women_rows(trial: Trial) -> list[Row]:
     """The distributions that all anatomies are drawn from."""
-    drawn = [draw_anatomy(generator(trial, n, PATIENT), generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)]
+    drawn = [
+        draw_anatomy(make_generator(trial, n, PATIENT), make_generator(trial, 2 * n, ANATOMY)) for n in range(WOMEN)
+    ]
     density, thickness = np.array([a.density for a in drawn]), np.array([a.thickness for a in drawn])
     return [
         Row("density drawn, mean", float(density.mean()), WOMEN, "0.19", 0.17, 0.21),
@@ -339,7 +340,7 @@ def make_montage(trial: Trial, most: int = 6) -> Image.Image:
         for lesion in draw_case(trial, index)[1]:
             first.setdefault(lesion.kind.name, index)
     kinds = [kind for kind in KINDS if kind in first]  # malignant kinds come first
-    rows = [row for kind in kinds[:most] if (row := _montage_row(trial, first[kind], kind))]
+    rows = [row for kind in kinds[:most] if (row := _find_row(trial, first[kind], kind))]
     width = max((row.width for row in rows), default=4 * HEIGHT)
     montage = Image.new("RGB", (width, CAPTION + sum(row.height + GAP for row in rows)))
     top = CAPTION
@@ -349,38 +350,42 @@ def make_montage(trial: Trial, most: int = 6) -> Image.Image:
     return montage
 
 
-def _montage_row(trial: Trial, index: int, kind: str) -> Image.Image | None:
-    rendered = render_breast(trial, index)
-    pairs = zip(rendered.views[::2], rendered.views[1::2], strict=True)  # CC and MLO, each as FFDM and DBT
-    annotated = ((*pair, annotation) for pair in pairs for annotation in pair[1].findings if annotation.kind == kind)
-    flat, deep, annotation = next(annotated, (None, None, None))
-    if flat is None or deep is None or annotation is None:
-        return None
-    best, off = annotation.slice or 0, round(OFF / (deep.slice_spacing or 1.0))
-    beside = best + off if best + off < len(deep.pixels) else max(0, best - off)
-    slices = deep.pixels / (2**deep.bits - 1)
-    pictures = [flat.pixels[0] / (2**flat.bits - 1), slices[best], slices[beside], slices.max(axis=0)]
-    tiles = [_tile(picture, annotation, deep, enlarged) for enlarged in (False, True) for picture in pictures]
+def _find_row(trial: Trial, index: int, kind: str) -> Image.Image | None:
+    breast, images = render_breast(trial, index)
+    for ffdm, dbt in zip(images[::2], images[1::2], strict=True):  # CC and MLO
+        for annotation in dbt.view.annotations or ():
+            if annotation.kind == kind:
+                caption = f"{kind}, density {breast.attributes['density']}, {dbt.view.laterality}{dbt.view.position}"
+                return _draw_row(ffdm, dbt, annotation, caption)
+    return None
+
+
+def _draw_row(ffdm: SyntheticView, dbt: SyntheticView, annotation: Annotation, caption: str) -> Image.Image:
+    best, off = annotation.slice or 0, round(OFF / (dbt.slice_spacing or 1.0))
+    beside = best + off if best + off < len(dbt.pixels) else max(0, best - off)
+    slices = dbt.pixels / (2**dbt.bits - 1)
+    pictures = [ffdm.pixels[0] / (2**ffdm.bits - 1), slices[best], slices[beside], slices.max(axis=0)]
+    spacing = dbt.pixel_spacing
+    tiles = [_draw_tile(picture, annotation, spacing, enlarged) for enlarged in (False, True) for picture in pictures]
     row = Image.new("RGB", (sum(tile.width + GAP for tile in tiles), HEIGHT + CAPTION))
     left = 0
     for tile, name in zip(tiles, COLUMNS * 2, strict=True):
         row.paste(tile, (left, CAPTION))
         ImageDraw.Draw(row).text((left + 2, 2), name, fill=GREY, font=ImageFont.load_default(10))
         left += tile.width + GAP
-    name = f"{kind}, density {rendered.attributes['density']}, {deep.laterality}{deep.position}"
     visible = f"visible {(annotation.first_slice or 0) + 1}-{(annotation.last_slice or 0) + 1}"
-    text = f"{name}, slice {best + 1} of {len(slices)}, {visible}"
+    text = f"{caption}, slice {best + 1} of {len(slices)}, {visible}"
     ImageDraw.Draw(row).text((4, HEIGHT + CAPTION - 14), text, fill=GREY, font=ImageFont.load_default(11))
     return row
 
 
-def _tile(picture: NDArray[np.floating], annotation: Annotation, view: RenderedView, enlarged: bool) -> Image.Image:
+def _draw_tile(picture: NDArray[np.floating], annotation: Annotation, spacing: float, enlarged: bool) -> Image.Image:
     """A picture HEIGHT pixels high: the whole view with the box, or the surroundings of the lesion."""
     rows, columns = picture.shape
     x1, y1, x2, y2 = annotation.box
     crop = (0, 0, columns, rows)
     if enlarged:
-        half = max(WINDOW / view.pixel_spacing, 1.3 * (x2 - x1), 1.3 * (y2 - y1)) / 2
+        half = max(WINDOW / spacing, 1.3 * (x2 - x1), 1.3 * (y2 - y1)) / 2
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
         crop = (round(x - half), round(y - half), round(x + half), round(y + half))
     whole = Image.fromarray(np.rint(picture * 255).astype(np.uint8)).crop(crop)

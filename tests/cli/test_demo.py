@@ -39,7 +39,7 @@ def test_the_exam_has_four_views_and_a_cancer_and_the_last_line_says_what_was_fo
     assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"volume"}
     breasts = make_exam(folder.parent / "again", SEED, "tiny")
     assert (folder.parent / "again" / "lcc.dcm").read_bytes() == (folder / "exam" / "lcc.dcm").read_bytes()
-    cancers = [(v, f) for breast in breasts for v in breast.views for f in v.findings if f.malignant]
+    cancers = [(v, f) for breast in breasts for v in breast.views for f in v.annotations or () if f.malignant]
     assert cancers
     *lines, last = said.splitlines()[-len(cancers) - 1 :]
     for line, (view, finding) in zip(lines, cancers, strict=True):
@@ -75,7 +75,7 @@ def test_the_demos_page_opens_at_the_top_finding_of_each_view(shown: tuple[Path,
 def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: Path) -> None:
     """The reader must not take a mark elsewhere for the cancer, nor one below the operating point for a mark."""
     breasts = make_exam(tmp_path / "exam", SEED, "tiny")
-    view, cancer = next((v, f) for b in breasts for v in b.views for f in v.findings if f.malignant)
+    view, cancer = next((v, f) for b in breasts for v in b.views for f in v.annotations or () if f.malignant)
     name = (view.laterality + view.position).lower()
     x1, y1, x2, y2 = cancer.box
     there = Finding((x1 + 1, y1, x2 + 1, y2), 0.6, 3.0)

@@ -1,4 +1,4 @@
-"""The virtual trial's physics: what a study, a demo or shipped weights would inherit if it were wrong."""
+"""The physics of the virtual trial: a study, the demo and the shipped weights would inherit its errors."""
 
 import shutil
 import subprocess
@@ -10,14 +10,12 @@ import pytest
 
 from mm3d.cli import main
 from mm3d.data.prepare.prepared import read_breasts
-from mm3d.phantom.anatomy import draw_anatomy, form
-from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, mammogram
-from mm3d.phantom.latent import draw_latent
-from mm3d.phantom.lesions import KINDS, draw_lesion, insert
-from mm3d.phantom.scale import SCALES
-from mm3d.phantom.tissue import FAT, GLAND, attenuation, beside
-from mm3d.phantom.trial import BreastView, Trial, draw_case, make_views, render_breast
-from mm3d.phantom.truth import reconstructed_signal, signal_box, visible_range
+from mm3d.phantom.anatomy import SCALES, compress, draw_anatomy
+from mm3d.phantom.annotations import find_box, find_visible_slices, reconstruct_lesion
+from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, take_mammogram
+from mm3d.phantom.lesions import KINDS, draw_lesion, insert_lesion
+from mm3d.phantom.tissue import FAT, GLAND, draw_structure, make_surrounding_fat, make_tissue
+from mm3d.phantom.trial import Phantom, Trial, draw_case, make_phantoms, render_breast
 from mm3d.shared.errors import InputError
 
 TINY = Trial(seed=5, breasts=40, scale="tiny", malignant=0.6, benign=0.3)
@@ -29,13 +27,12 @@ CANCERS = replace(MINI, malignant=1.0, benign=0.0, one_view=0.0)  # in both view
 
 
 def test_a_breast_does_not_depend_on_when_and_with_how_many_others_it_is_made() -> None:
-    first = render_breast(TINY, 3)
+    first, images = render_breast(TINY, 3)
     render_breast(TINY, 0)
-    again = render_breast(replace(TINY, breasts=4), 3)
-    assert first.attributes == again.attributes
-    for a, b in zip(first.views, again.views, strict=True):
+    again, same_images = render_breast(replace(TINY, breasts=4), 3)
+    assert first == again
+    for a, b in zip(images, same_images, strict=True):
         assert np.array_equal(a.pixels, b.pixels)
-        assert a.findings == b.findings
 
 
 def test_labels_are_what_the_findings_say() -> None:
@@ -71,28 +68,26 @@ def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float], said: str) -
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_findings_outside_one_view_are_as_many_as_stated(share: float) -> None:
-    views = [make_views(replace(TINY, one_view=share, benign=0.4), index) for index in range(6)]
-    lesions = [
-        lesion for index in range(6) for lesion in draw_case(replace(TINY, one_view=share, benign=0.4), index)[1]
-    ]
-    seen = sum(len(view.seen) for pair in views for view in pair)
+    trial = replace(TINY, one_view=share, benign=0.4)
+    lesions = [lesion for index in range(6) for lesion in draw_case(trial, index)[1]]
+    inserted = sum(len(phantom.lesions) for index in range(6) for phantom in make_phantoms(trial, index))
     assert lesions
-    assert seen == len(lesions) * (1 if share else 2)
+    assert inserted == len(lesions) * (1 if share else 2)
 
 
 def test_both_breasts_of_a_patient_are_alike_and_of_the_two_sides() -> None:
-    left, right, other = (render_breast(TINY, index) for index in (0, 1, 2))
+    (left, left_images), (right, right_images), (other, _) = (render_breast(TINY, index) for index in (0, 1, 2))
     assert (left.laterality, right.laterality) == ("L", "R")
     assert left.patient == right.patient != other.patient
-    drawn = [make_views(TINY, index)[0].form.anatomy for index in range(7)]
+    drawn = [make_phantoms(TINY, index)[0].breast.anatomy for index in range(7)]
     for one, same, next_patient in (drawn[0:3], drawn[2:5], drawn[4:7]):
         assert abs(one.thickness - same.thickness) < 12  # two women's differ by 18 mm in the mean
-        assert abs(one.depth - same.depth) < 12
+        assert abs(one.nipple_distance - same.nipple_distance) < 12
         assert one != same  # nearly alike, not copies
         assert one.density != next_patient.density
     # The chest wall is on the left of a left breast, on the right of a right one.
-    assert left.views[0].pixels[0, :, 0].sum() > 0 == left.views[0].pixels[0, :, -1].sum()
-    assert right.views[0].pixels[0, :, -1].sum() > 0 == right.views[0].pixels[0, :, 0].sum()
+    assert left_images[0].pixels[0, :, 0].sum() > 0 == left_images[0].pixels[0, :, -1].sum()
+    assert right_images[0].pixels[0, :, -1].sum() > 0 == right_images[0].pixels[0, :, 0].sum()
 
 
 # ---- tissue --------------------------------------------------------------------------------------------------------
@@ -102,10 +97,10 @@ def test_both_breasts_of_a_patient_are_alike_and_of_the_two_sides() -> None:
 def test_a_breast_has_the_density_it_is_said_to_have(density: float) -> None:
     rng = np.random.default_rng(0)
     anatomy = replace(draw_anatomy(rng, rng), density=density)
-    view = form(anatomy, "CC", SCALES["mini"])
-    volume = attenuation(view, draw_latent(rng, 1.0), rng)
+    breast = compress(anatomy, "CC", SCALES["mini"])
+    volume = make_tissue(breast, draw_structure(rng, 1.0), rng)
     # Without the skin, and without ligaments and vessels, which are no gland: hence the tolerance upwards.
-    inner = view.occupied(view.grid.z, anatomy.skin + 1.5) == 1
+    inner = breast.occupancy(breast.grid.z, anatomy.skin + 1.5) == 1
     measured = float(np.clip((volume[inner] - FAT) / (GLAND - FAT), 0, 1).mean())
     assert density - 0.04 < measured < density + 0.09
 
@@ -123,34 +118,34 @@ def test_only_the_shape_tells_a_malignant_mass_from_a_benign_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def views() -> list[tuple[BreastView, BreastView]]:
-    return [make_views(CANCERS, index) for index in range(6)]
+def pairs() -> list[tuple[Phantom, Phantom]]:
+    return [make_phantoms(CANCERS, index) for index in range(6)]
 
 
 def test_contrast_makes_findings_stand_out_without_moving_anything_else() -> None:
     plain, strong = (Trial(seed=3, breasts=8, scale="tiny", malignant=0.5, benign=0.5, contrast=k) for k in (1.0, 2.0))
     for index in range(plain.breasts):
-        for view, clear in zip(make_views(plain, index), make_views(strong, index), strict=True):
-            for seen, again in zip(view.seen, clear.seen, strict=True):
-                assert again.lesion.attenuation - FAT == pytest.approx(2 * (seen.lesion.attenuation - FAT))
-                assert again.lesion.calcium == pytest.approx(16 * seen.lesion.calcium)
-                assert (seen.lesion.kind, seen.lesion.size) == (again.lesion.kind, again.lesion.size)
-                assert again.change.where == seen.change.where
-                assert again.change.added.sum() > seen.change.added.sum()
+        for phantom, clear in zip(make_phantoms(plain, index), make_phantoms(strong, index), strict=True):
+            for one, other in zip(phantom.lesions, clear.lesions, strict=True):
+                assert other.lesion.attenuation - FAT == pytest.approx(2 * (one.lesion.attenuation - FAT))
+                assert other.lesion.calcium == pytest.approx(16 * one.lesion.calcium)
+                assert (one.lesion.kind, one.lesion.size) == (other.lesion.kind, other.lesion.size)
+                assert other.where == one.where
+                assert other.added.sum() > one.added.sum()
 
 
-def test_boxes_hold_what_a_lesion_adds(views: list[tuple[BreastView, BreastView]]) -> None:
-    for pair in views:
-        for view in pair:
-            for seen in view.seen:
-                box = signal_box(seen.change, view.form)
+def test_boxes_hold_what_a_lesion_adds(pairs: list[tuple[Phantom, Phantom]]) -> None:
+    for pair in pairs:
+        for phantom in pair:
+            for insertion in phantom.lesions:
+                box = find_box(insertion, phantom.breast)
                 assert box is not None
                 x1, y1, x2, y2 = box
-                rows, columns = view.form.scale.shape
+                rows, columns = phantom.breast.scale.shape
                 assert 0 <= x1 < x2 <= columns
                 assert 0 <= y1 < y2 <= rows
-                shadow = np.abs(seen.change.added.sum(axis=0))
-                top, left = seen.change.where[1].start + view.form.top, seen.change.where[2].start
+                shadow = np.abs(insertion.added.sum(axis=0))
+                top, left = insertion.where[1].start + phantom.breast.top, insertion.where[2].start
                 inside = shadow[y1 - top : y2 - top, x1 - left : x2 - left]
                 assert inside.sum() > 0.97 * shadow.sum()
                 # Tight: the outermost rows and columns are not empty, nor next to empty.
@@ -158,25 +153,25 @@ def test_boxes_hold_what_a_lesion_adds(views: list[tuple[BreastView, BreastView]
                 assert outermost > 0.025 * np.quantile(shadow, 0.995)
 
 
-def test_a_finding_is_as_deep_in_both_views(views: list[tuple[BreastView, BreastView]]) -> None:
+def test_a_lesion_is_as_far_from_the_nipple_in_both_views(pairs: list[tuple[Phantom, Phantom]]) -> None:
     """Radiologists find a lesion of one view in the other by its distance from the nipple."""
-    for cc, mlo in views:
-        for a, b in zip(cc.seen, mlo.seen, strict=True):
+    for cc, mlo in pairs:
+        for a, b in zip(cc.lesions, mlo.lesions, strict=True):
             assert a.lesion == b.lesion
-            centres = []
-            for view, seen in ((cc, a), (mlo, b)):
-                box = signal_box(seen.change, view.form)
+            distances = []
+            for breast, insertion in ((cc.breast, a), (mlo.breast, b)):
+                box = find_box(insertion, breast)
                 assert box is not None
-                middle = (box[0] + box[2]) / 2 * view.form.scale.pixel
-                centres.append(view.form.anatomy.depth - middle)
-            assert abs(centres[0] - centres[1]) < 0.2 * a.lesion.size + 2
+                distances.append(breast.anatomy.nipple_distance - (box[0] + box[2]) / 2 * breast.scale.pixel)
+            assert abs(distances[0] - distances[1]) < 0.2 * a.lesion.size + 2
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_lesion_changes_its_surroundings_and_nothing_else(kind: str) -> None:
     rng = np.random.default_rng(3)
-    view = form(replace(draw_anatomy(rng, rng), thickness=55.0, depth=95.0, length=190.0), "MLO", SCALES["mini"])
-    before = attenuation(view, draw_latent(rng, 1.0), rng)
+    anatomy = replace(draw_anatomy(rng, rng), thickness=55.0, nipple_distance=95.0, length=190.0)
+    breast = compress(anatomy, "MLO", SCALES["mini"])
+    before = make_tissue(breast, draw_structure(rng, 1.0), rng)
     lesion = next(
         drawn
         for drawn in (draw_lesion(rng, KINDS[kind].malignant, 0.0, 1.0) for _ in range(500))
@@ -184,46 +179,46 @@ def test_a_lesion_changes_its_surroundings_and_nothing_else(kind: str) -> None:
     )
     lesion = replace(lesion, size=min(lesion.size, 25.0))
     after = before.copy()
-    change = insert(after, view, lesion, (45.0, 8.0, 3.0))
+    insertion = insert_lesion(after, breast, lesion, (45.0, 8.0, 3.0))
     elsewhere = np.ones(before.shape, bool)
-    elsewhere[change.where] = False
+    elsewhere[insertion.where] = False
     assert np.array_equal(after[elsewhere], before[elsewhere])
-    assert np.allclose(after[change.where] - before[change.where], change.added, atol=1e-6)
-    assert np.abs(change.added).sum() > 0
+    assert np.allclose(after[insertion.where] - before[insertion.where], insertion.added, atol=1e-6)
+    assert np.abs(insertion.added).sum() > 0
     # The same noise, with and without: the mammogram differs at the lesion; scatter spreads a trace of it.
-    around = beside(view)
-    pictures = [mammogram(v, around, 0.8, 1.0, np.random.default_rng(4)) for v in (before, after)]
+    fat = make_surrounding_fat(breast)
+    pictures = [take_mammogram(v, fat, 0.8, 1.0, np.random.default_rng(4)) for v in (before, after)]
     difference = np.abs(pictures[1] - pictures[0])
     near = np.zeros(difference.shape, bool)
-    near[change.where[1:]] = True
+    near[insertion.where[1:]] = True
     assert difference[~near].max() < 0.02 * difference.max() + 1e-6
 
 
 def test_the_visible_range_is_around_the_best_slice_and_at_the_lesion(
-    views: list[tuple[BreastView, BreastView]],
+    pairs: list[tuple[Phantom, Phantom]],
 ) -> None:
-    for index, pair in enumerate(views):
-        for number, image in enumerate(render_breast(CANCERS, index).views):
-            for seen, finding in zip(pair[number // 2].seen, image.findings, strict=True):
-                if image.modality == "FFDM":
-                    assert finding.slice is None
+    for index, pair in enumerate(pairs):
+        for number, image in enumerate(render_breast(CANCERS, index)[1]):
+            for insertion, annotation in zip(pair[number // 2].lesions, image.view.annotations or (), strict=True):
+                if image.view.modality == "FFDM":
+                    assert annotation.slice is None
                     continue
-                assert finding.slice is not None
-                assert finding.first_slice is not None
-                assert finding.last_slice is not None
-                assert 0 <= finding.first_slice <= finding.slice <= finding.last_slice < len(image.pixels)
-                added = np.abs(seen.change.added).sum(axis=(1, 2))
-                middle = seen.change.where[0].start + float(np.average(np.arange(len(added)), weights=added))
-                assert finding.first_slice <= middle <= finding.last_slice
+                assert annotation.slice is not None
+                assert annotation.first_slice is not None
+                assert annotation.last_slice is not None
+                assert 0 <= annotation.first_slice <= annotation.slice <= annotation.last_slice < len(image.pixels)
+                added = np.abs(insertion.added).sum(axis=(1, 2))
+                middle = insertion.where[0].start + float(np.average(np.arange(len(added)), weights=added))
+                assert annotation.first_slice <= middle <= annotation.last_slice
                 # Distortions and vessels are long and uneven, and best seen where most of them lies in the slice.
-                uneven = seen.lesion.kind.name in ("architectural distortion", "vascular calcification")
-                assert abs(finding.slice - middle) < (9 if uneven else 4)
+                uneven = insertion.lesion.kind.name in ("architectural distortion", "vascular calcification")
+                assert abs(annotation.slice - middle) < (9 if uneven else 4)
 
 
 @pytest.mark.parametrize("d", [[0.1, 0.6, 1.0, 0.4], [1.0, 0.2, 0.9], [0.2, 0.5, 0.9, 1.0]])
 def test_the_visible_range_ends_where_half_is_lost(d: list[float]) -> None:
     expected = {0.1: (2, 1, 2), 1.0: (0, 0, 0), 0.2: (3, 1, 3)}[d[0]]
-    assert visible_range(np.array(d)) == expected
+    assert find_visible_slices(np.array(d)) == expected
 
 
 # ---- imaging -------------------------------------------------------------------------------------------------------
@@ -244,12 +239,12 @@ def test_a_small_ball_is_sharpest_in_its_own_slice(system: System, height: float
 
 def test_a_wider_arc_resolves_depth_better() -> None:
     trial = replace(MINI, malignant=1.0, benign=0.0)
-    view = make_views(trial, 1)[0]
-    grid = view.form.grid
+    phantom = make_phantoms(trial, 1)[0]
+    grid = phantom.breast.grid
     widths = {}
     for name in ("hologic", "siemens"):
-        tomosynthesis = Tomosynthesis(SYSTEMS[name], grid.z, len(grid.y), view.form.scale.pixel)
-        signal = reconstructed_signal(view.seen[0].change, tomosynthesis, grid.shape)
+        tomosynthesis = Tomosynthesis(SYSTEMS[name], grid.z, len(grid.y), phantom.breast.scale.pixel)
+        signal = reconstruct_lesion(phantom.lesions[0], tomosynthesis, grid.shape)
         energy = (signal**2).sum(axis=(1, 2))
         widths[name] = (energy > energy.max() / 2).sum()
     assert widths["siemens"] < widths["hologic"]
@@ -258,7 +253,7 @@ def test_a_wider_arc_resolves_depth_better() -> None:
 def test_more_photons_less_noise() -> None:
     flat = np.full((20, 60, 60), FAT, np.float32)
     empty = np.zeros_like(flat)
-    coarse, fine = (mammogram(flat, empty, pixel, 1.0, np.random.default_rng(0)).std() for pixel in (0.8, 0.1))
+    coarse, fine = (take_mammogram(flat, empty, pixel, 1.0, np.random.default_rng(0)).std() for pixel in (0.8, 0.1))
     assert fine / coarse == pytest.approx(8, rel=0.2)  # 64 times fewer photons in a pixel
 
 

@@ -1,4 +1,4 @@
-"""Writing a virtual trial: the same bytes however it was made, and nothing lost on the way."""
+"""Writing a virtual trial: the bytes do not depend on how it was made, and nothing is lost on the way."""
 
 import dataclasses
 import json
@@ -13,17 +13,19 @@ from pathlib import Path
 import numpy as np
 import pydicom
 import pytest
-from support.virtual_trial import Trial, crashing, render
+from support.virtual_trial import TRIAL, crash, render
 
 from mm3d.data.datasets import tables
 from mm3d.data.prepare.prepared import read_breasts
 from mm3d.data.prepare.run import run as prepare
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.phantom.run import PREPARED, run
+from mm3d.phantom.run import PREPARED, make_trial
+from mm3d.phantom.trial import Trial
+from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
 
 SMALL = PrepareSettings(width=40, length=80, slices=4)
-FOUR = Trial(breasts=4)
+EIGHT = dataclasses.replace(TRIAL, breasts=8)
 FORMATS = pytest.mark.parametrize("settings", [None, SMALL], ids=["dicom", "prepared"])
 
 
@@ -31,8 +33,10 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def make(folder: Path, settings: PrepareSettings | None = None, jobs: int = 2, trial: Trial = FOUR) -> dict[str, bytes]:
-    assert run(render, trial, folder, settings, jobs) == 0
+def make(
+    folder: Path, settings: PrepareSettings | None = None, jobs: int = 2, trial: Trial = TRIAL
+) -> dict[str, bytes]:
+    assert make_trial(trial, folder, settings, jobs, render) == 0
     return tree(folder)
 
 
@@ -40,9 +44,10 @@ def start(folder: Path, settings: PrepareSettings | None, function: str, breasts
     """The same in a process of its own, which can be killed; what an error says goes to stderr."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom support.virtual_trial import *\n"
-        "from mm3d.shared.errors import InputError\nfrom mm3d.phantom.run import run\n"
+        "from mm3d.shared.errors import InputError\nfrom mm3d.phantom.run import make_trial\n"
         "from mm3d.data.prepare.settings import PrepareSettings\n"
-        f"try:\n    run({function}, Trial(breasts={breasts}), Path({str(folder)!r}), {settings!r}, 2)\n"
+        f"trial = Trial(seed=1, breasts={breasts}, scale='tiny')\n"
+        f"try:\n    make_trial(trial, Path({str(folder)!r}), {settings!r}, 2, {function})\n"
         "except InputError as error:\n    sys.exit(str(error))\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
@@ -75,7 +80,7 @@ def test_a_run_that_is_killed_continues_to_the_same_bytes(
     tmp_path: Path, settings: PrepareSettings | None, everybody: bool
 ) -> None:
     folder = tmp_path / "killed" / "trial"
-    process = start(folder, settings, "slow")
+    process = start(folder, settings, "render_slowly")
     while len(list(folder.glob("breasts/*.json"))) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -90,24 +95,24 @@ def test_a_run_that_is_killed_continues_to_the_same_bytes(
     assert not (folder / "cohort.json").exists()
     half = folder / "breasts" / f".000007.json.{process.pid}.partial"
     half.write_text("half")
-    assert make(folder, settings, trial=Trial(breasts=8)) == make(
-        tmp_path / "whole" / "trial", settings, trial=Trial(breasts=8)
-    )
+    assert make(folder, settings, trial=EIGHT) == make(tmp_path / "whole" / "trial", settings, trial=EIGHT)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished  # those were not made again
 
 
 @FORMATS
 def test_more_breasts_extend_a_trial(tmp_path: Path, settings: PrepareSettings | None) -> None:
-    make(tmp_path / "grown" / "trial", settings, trial=Trial(breasts=2))
+    make(tmp_path / "grown" / "trial", settings, trial=dataclasses.replace(TRIAL, breasts=2))
     first = tmp_path / "grown" / "trial" / "breasts" / "000000.json"
     stamp = first.stat().st_mtime_ns
-    grown = make(tmp_path / "grown" / "trial", settings, trial=Trial(breasts=5))
-    assert grown == make(tmp_path / "whole" / "trial", settings, trial=Trial(breasts=5))
+    five = dataclasses.replace(TRIAL, breasts=5)
+    grown = make(tmp_path / "grown" / "trial", settings, trial=five)
+    assert grown == make(tmp_path / "whole" / "trial", settings, trial=five)
     assert first.stat().st_mtime_ns == stamp
 
 
 def test_another_seed_gives_other_images_under_other_numbers(tmp_path: Path) -> None:
-    one, two = (make(tmp_path / str(seed) / "trial", trial=Trial(seed=seed)) for seed in (1, 2))
+    seeds = (dataclasses.replace(TRIAL, seed=seed) for seed in (1, 2))
+    one, two = (make(tmp_path / str(trial.seed) / "trial", trial=trial) for trial in seeds)
     images = [name for name in one if name.endswith(".dcm")]
     assert len(images) == 16
     for name in images:
@@ -134,38 +139,38 @@ def test_what_was_removed_is_made_again(tmp_path: Path, settings: PrepareSetting
 def test_a_folder_of_another_trial_is_refused_and_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "trial"
     before = make(folder)
-    for trial, settings, words in (
-        (Trial(seed=2), None, "whose seed is 1, not 2; give another folder."),
-        (Trial(density=0.3), None, "whose density is 0.2, not 0.3"),
-        (Trial(breasts=3), None, "a trial of 4 breasts; ask for as many or more"),
-        (Trial(), SMALL, "whose format is dicom, not prepared"),
+    for changes, settings, words in (
+        ({"seed": 2}, None, "was made with trial.seed = 1, not 2; give another folder."),
+        ({"contrast": 2.0}, None, "was made with trial.contrast = 1.0, not 2.0"),
+        ({"breasts": 3}, None, "a trial of 4 breasts; ask for as many or more"),
+        ({}, SMALL, "was made with format = dicom, not prepared"),
     ):
         with pytest.raises(InputError, match=words) as refused:
-            run(render, trial, folder, settings, 1)
+            make_trial(dataclasses.replace(TRIAL, **changes), folder, settings, 1, render)
         assert str(folder) in str(refused.value)
     assert tree(folder) == before
     make(tmp_path / "prepared", SMALL)
-    with pytest.raises(InputError, match="whose width is 40, not 48"):
-        run(render, Trial(), tmp_path / "prepared", PREPARED["tiny"], 1)
+    with pytest.raises(InputError, match=r"was made with prepare.length = 80, not 96"):
+        make_trial(TRIAL, tmp_path / "prepared", PREPARED["tiny"], 1, render)
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("mine")
     with pytest.raises(InputError, match="is not empty and holds no trial"):
-        run(render, Trial(), tmp_path, None, 1)
-    with pytest.raises(InputError, match="is a file; give a folder"):
-        run(render, Trial(), tmp_path / "labels.csv", None, 1)
+        make_trial(TRIAL, tmp_path, None, 1, render)
+    with pytest.raises(InputError, match="is a file; give another folder"):
+        make_trial(TRIAL, tmp_path / "labels.csv", None, 1, render)
     assert tree(tmp_path) == {"labels.csv": b"mine"}
     (tmp_path / "trial").mkdir()
-    (tmp_path / "trial" / "trial.json").write_text("[]")
+    (tmp_path / "trial" / "trial.json").write_text("half")
     with pytest.raises(InputError, match="damaged"):
-        run(render, Trial(), tmp_path / "trial", None, 1)
+        make_trial(TRIAL, tmp_path / "trial", None, 1, render)
 
 
 def test_a_worker_that_is_lost_costs_nothing_that_is_finished(tmp_path: Path) -> None:
     folder = tmp_path / "crashed" / "trial"
     with pytest.raises(InputError, match=r"^Breast 2 of .* was not made \(its worker process crashed") as failed:
-        run(crashing, Trial(), folder, None, 1)
+        make_trial(TRIAL, folder, None, 1, crash)
     assert "\n" not in str(failed.value)
     assert sorted(path.name for path in folder.glob("breasts/*.json")) == ["000000.json", "000001.json"]
     assert make(folder) == make(tmp_path / "whole" / "trial")
@@ -183,7 +188,7 @@ def test_a_disk_that_is_full_is_said_in_one_line(tmp_path: Path, settings: Prepa
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert len(errors.splitlines()) == 1
-    assert f"{folder} cannot be written (" in errors
+    assert f"cannot write {folder}: " in errors
     assert "give the same command to continue" in errors
     assert not list(folder.glob("breasts/*.json"))  # no breast counts as made
     assert not [path for path in folder.rglob("*") if path.suffix in (".dcm", ".npy") and path.stat().st_size >= 8_000]
@@ -194,17 +199,14 @@ def test_a_disk_that_is_full_is_said_in_one_line(tmp_path: Path, settings: Prepa
 
 
 def test_the_tables_give_back_what_was_rendered(tmp_path: Path) -> None:
-    make(tmp_path / "trial", trial=Trial(breasts=6))
+    make(tmp_path / "trial", trial=dataclasses.replace(TRIAL, breasts=6))
     cohort = tables.read(tmp_path / "trial")
     assert not cohort.problems
     assert len(cohort.breasts) == 6
     for index, breast in enumerate(cohort.breasts):
-        truth = render(Trial(breasts=6), index)
-        assert (breast.patient, breast.exam, breast.laterality) == (truth.patient, truth.exam, truth.laterality)
-        assert (breast.label, breast.attributes) == (truth.label, truth.attributes)
-        assert [(view.position, view.modality, view.annotations) for view in breast.views] == [
-            (view.position, view.modality, view.findings) for view in truth.views
-        ]
+        truth, _ = render(TRIAL, index)
+        located = [dataclasses.replace(view, files=(tmp_path / "trial" / view.files[0],)) for view in truth.views]
+        assert breast == dataclasses.replace(truth, views=tuple(located))
         assert len(breast.views) == 4
 
 
@@ -235,6 +237,6 @@ def test_the_sizes_of_the_scales_are_those_of_the_models() -> None:
 
 def test_the_settings_of_a_trial_are_kept_beside_it(tmp_path: Path) -> None:
     make(tmp_path / "trial", SMALL)
-    told = json.loads((tmp_path / "trial" / "trial.json").read_text())
-    assert told["trial"] == {"seed": 1, "breasts": 4, "scale": "tiny", "density": 0.2}
-    assert told["prepare"]["width"] == 40
+    settings = json.loads((tmp_path / "trial" / "trial.json").read_text())
+    assert settings["trial"] == to_dict(TRIAL)
+    assert settings["prepare"]["width"] == 40

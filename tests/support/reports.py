@@ -15,7 +15,7 @@ import pytest
 from pydicom import Dataset, dcmread
 from pydicom.sr.codedict import codes
 from support.dicom_files import breast, tomosynthesis_slice, write
-from support.virtual_trial import Trial, render
+from support.virtual_trial import TRIAL, render
 
 from mm3d.data.dicom.header import read_header
 from mm3d.output.predictions import Finding
@@ -57,10 +57,10 @@ def write_trial(folder: Path) -> list[Path]:
     """CC and MLO of both breasts of a virtual patient, as mammogram and as tomosynthesis of 9 slices."""
     paths = []
     for index in (0, 1):
-        rendered = render(Trial(), index)
-        for view in rendered.views:
+        for image in render(TRIAL, index)[1]:
+            view = image.view
             paths.append(folder / f"{view.laterality}{view.position}{view.modality}.dcm")
-            write_view(view, rendered, "trial", paths[-1])
+            write_view(image, "trial", paths[-1])
     return paths
 
 

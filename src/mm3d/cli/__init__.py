@@ -151,17 +151,17 @@ def _add_phantom(commands: Commands) -> None:
 
 
 def _phantom(arguments: argparse.Namespace) -> int:
-    from mm3d.phantom.run import PREPARED, run
+    from mm3d.phantom.run import PREPARED, make_trial
 
     given = {name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None}
     if given and arguments.format == "dicom":
         raise InputError(f"--{next(iter(given))} is for --format prepared only: DICOM files hold the images unchanged.")
     settings = dataclasses.replace(PREPARED[arguments.scale], **given) if arguments.format == "prepared" else None
 
-    from mm3d.phantom.trial import Trial, render_breast
+    from mm3d.phantom.trial import Trial
 
     trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
-    return run(render_breast, trial, arguments.output, settings, arguments.jobs)
+    return make_trial(trial, arguments.output, settings, arguments.jobs)
 
 
 def _add_train(commands: Commands) -> None:

@@ -10,14 +10,13 @@ from rich.console import Console
 
 from mm3d.data.datasets.folder import exam_code, files_in
 from mm3d.data.dicom.header import read_dataset
-from mm3d.data.records import Annotation
+from mm3d.data.records import Annotation, Breast, View
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.model.weights import find
 from mm3d.output.predictions import Finding, Predictions, read_json
 from mm3d.output.record import read_record
 from mm3d.output.writers import FILES
 from mm3d.phantom.dicom import write_view
-from mm3d.phantom.rendered import RenderedBreast, RenderedView
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.predict.detect import PredictSettings
 from mm3d.predict.folder import clear_results
@@ -64,27 +63,27 @@ def _check_folder(output: Path) -> None:
         raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
 
 
-def make_exam(folder: Path, seed: int, scale: str) -> list[RenderedBreast]:
+def make_exam(folder: Path, seed: int, scale: str) -> list[Breast]:
     """Write the tomosynthesis of the first patient of a trial who has a cancer, one DICOM file for each view."""
     trial = Trial(seed=seed, breasts=1, scale=scale, contrast=CONTRAST)
     first = next(n for n in range(0, 10_000, 2) if any(draw_case(trial, n + i)[0] == "malignant" for i in (0, 1)))
     breasts = []
     for index in (first, first + 1):
-        breast = render_breast(trial, index)
-        breast = replace(breast, views=tuple(view for view in breast.views if view.modality == "DBT"))
-        for view in breast.views:
-            with replacing(folder / f"{_name(view)}.dcm") as partial:
-                write_view(view, breast, f"demo {scale} {seed}", partial)
-        breasts.append(breast)
+        breast, images = render_breast(trial, index)
+        images = [image for image in images if image.view.modality == "DBT"]
+        for image in images:
+            with replacing(folder / f"{_name(image.view)}.dcm") as partial:
+                write_view(image, f"demo {scale} {seed}", partial)
+        breasts.append(replace(breast, views=tuple(image.view for image in images)))
     return breasts
 
 
-def compare(breasts: list[RenderedBreast], predictions: Predictions, threshold: float) -> list[str]:
+def compare(breasts: list[Breast], predictions: Predictions, threshold: float) -> list[str]:
     """A line for each cancer in each view, and a last line that counts them and the marks that are on none."""
     predicted = {view.view: view.findings for _, view in predictions.views()}
     lines, found, others = [], 0, 0
     for view in (view for breast in breasts for view in breast.views):
-        cancers = [annotation for annotation in view.findings if annotation.malignant]
+        cancers = [annotation for annotation in view.annotations or () if annotation.malignant]
         for cancer in cancers:
             hits = [finding for finding in predicted[_name(view)] if _hits(finding, cancer)]
             found += any(finding.score >= threshold for finding in hits)
@@ -115,5 +114,5 @@ def _slice(z: float | None) -> str:
     return "" if z is None else f", slice {round(z) + 1}"
 
 
-def _name(view: RenderedView) -> str:
+def _name(view: View) -> str:
     return (view.laterality + view.position).lower()

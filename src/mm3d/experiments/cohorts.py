@@ -26,8 +26,7 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Cohort
 from mm3d.experiments.pictures import write_pictures
 from mm3d.experiments.spec import RunSpec, StudySpec, images_of, trial_of
-from mm3d.phantom.run import run as make_trial
-from mm3d.phantom.trial import render_breast
+from mm3d.phantom.run import make_trial
 from mm3d.shared.config import difference, to_dict
 from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
@@ -134,7 +133,7 @@ def _make(
     cohort = study.cohorts[name]
     settings = PrepareSettings(width=study.width, length=study.length, slices=slices_of(study, name))
     if cohort.source == "phantom":
-        make_trial(render_breast, trial_of(study, cohort, f"the cohort {name}"), target, settings, jobs)
+        make_trial(trial_of(study, cohort, f"the cohort {name}"), target, settings, jobs)
     elif cohort.source == "pictures":
         write_pictures(target, cohort.breasts, cohort.seed, cohort.malignant, (study.length, study.width), console)
     elif cohort.source == "bcs-dbt":

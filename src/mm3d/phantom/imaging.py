@@ -1,8 +1,8 @@
 """X-ray imaging of a breast: mammogram, tomosynthesis projections, reconstruction.
 
-Geometry: rays are parallel within a projection, and a slice at height z is shifted by z tan(angle) along the tube's
-motion (y). Projection and reconstruction are then diagonal in the frequency k along y: for each k a small matrix from
-slices to projections, and one back (facts: what a scanner's cone adds is a magnification of a few percent).
+Geometry: the rays of a projection are parallel, and a slice at height z is shifted by z tan(angle) along the tube's
+motion (y). Projection and reconstruction are then diagonal in the frequency k along y: for each k there is a small
+matrix from slices to projections, and one back. The cone of a real scanner adds a magnification of a few percent.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
+from mm3d.data.records import View
 from mm3d.phantom.anatomy import Array
 
 Complex = NDArray[np.complex64]
@@ -35,36 +36,58 @@ class System:
         return np.tan(np.linspace(-half, half, self.projections))
 
 
+# Arc, number of projections and source-to-detector distance as the vendors give them.
 SYSTEMS = {
     "hologic": System("hologic", "HOLOGIC, Inc.", "Selenia Dimensions", 15, 15, 700, "filtered"),
     "siemens": System("siemens", "SIEMENS", "Mammomat Inspiration", 50, 25, 655, "filtered"),
     "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised"),
 }
 
-DETECTED = (
-    4e5  # photons per mm² that count in a mammogram: 7.5e5 behind the breast, by automatic exposure, half of them lost
-)
-TOMO_DOSE = 1.2  # of a mammogram's, shared by all projections
+
+@dataclass(frozen=True)
+class SyntheticView:
+    """A finished image or volume: all that its DICOM file says.
+
+    The chest wall is on the left for L, on the right for R. Air is 0, tissue is bright. Slice 0 is on the detector.
+    """
+
+    view: View  # its file is relative to the folder of the trial
+    patient: str
+    exam: str
+    system: System
+    thickness_mm: float  # of the compressed breast
+    pixels: NDArray[np.uint16]  # (S, H, W), S = 1 for FFDM
+    bits: int  # bits stored
+    pixel_spacing: float  # mm
+    slice_spacing: float | None  # mm, None for FFDM
+
+
+# Exposure and noise. An unattenuated mammogram has about 1.5e7 photons per mm², of which the breast transmits 5%.
+# Automatic exposure makes it 7.5e5 behind the breast, and half of them are lost in the detector.
+DETECTED = 4e5  # photons per mm² that count in a mammogram
+TOMO_DOSE = 1.2  # times that of a mammogram (vendors: 1.1 to 1.5), shared by all projections
 TOMO_BLUR = 0.2  # mm, of a projection before its noise: the tube moves, and pixels are read out in pairs
 SCATTER = {"grid": 0.12, "open": 0.45}  # scattered over primary photons; tomosynthesis has no grid
 SCATTER_WIDTH = 12.0  # mm
-SCATTER_CORRECTED = 0.85  # of the scatter, by the vendor
-ELECTRONIC = 160.0  # photons' worth of noise per mm of a pixel's side (standard deviation)
+SCATTER_CORRECTED = 0.85  # share of the scatter that the vendor's correction removes
+ELECTRONIC = 160.0  # standard deviation of the electronic noise, in photons per mm of a pixel's side
+# Reconstruction.
 DAMPING = 0.03  # of the regularised reconstruction, relative to its largest eigenvalue
-# The ramp filter is FLOOR at k = 0 for a NARROW arc (degrees), less for a wide one, so that slices keep large
-# structures, and 1 at k = RAMP (1/mm).
+# The ramp filter is 1 at k = RAMP (1/mm). At k = 0 it is FLOOR for a NARROW arc (degrees) and less for a wider one, so
+# that slices keep large structures.
 FLOOR, NARROW, RAMP = 0.25, 15.0, 0.5
 SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
-SMOOTH = 0.12  # mm, the blur of slices along x that matches it
-COLUMNS = 256  # handled at once
+SMOOTH = 0.12  # mm, the blur of slices along x that matches the window
+COLUMNS = 256  # reconstructed at once
 
 
-def mammogram(volume: Array, beside: Array, pixel: float, height: float, rng: np.random.Generator) -> Array:
-    """(y, x) line integrals of a volume (z, y, x) of attenuation as a detector sees them.
+def take_mammogram(volume: Array, fat: Array, pixel: float, height: float, rng: np.random.Generator) -> Array:
+    """(y, x) line integrals of a volume (z, y, x) of attenuation, as a detector sees them.
 
-    `beside` is what a vendor's equalisation adds: the breast's rim is thinner, and is filled up to the plates."""
+    `fat` is the surrounding fat, which stands for a vendor's equalisation: it fills the thinner rim of the breast.
+    """
     path = volume.sum(axis=0) * height
-    return _detect(path, pixel, DETECTED, "grid", rng) + beside.sum(axis=0) * height
+    return _detect(path, pixel, DETECTED, "grid", rng) + fat.sum(axis=0) * height
 
 
 def _detect(path: Array, pixel: float, detected: float, beam: str, rng: np.random.Generator) -> Array:
@@ -74,28 +97,28 @@ def _detect(path: Array, pixel: float, detected: float, beam: str, rng: np.rando
     breast = path > 0.3
     photons = detected * pixel**2 * float(np.exp(np.median(path[breast])))
     primary = photons * np.exp(-path)
-    scatter = SCATTER[beam] * _blurred(np.where(breast, primary, 0), SCATTER_WIDTH / pixel)
+    scatter = SCATTER[beam] * _blur_widely(np.where(breast, primary, 0), SCATTER_WIDTH / pixel)
     noise = rng.standard_normal(path.shape, dtype=np.float32)
     counts = primary + scatter + np.sqrt(primary + scatter + (ELECTRONIC * pixel) ** 2) * noise
     clean = np.maximum(counts - SCATTER_CORRECTED * scatter, 0.05 * primary)
     return -np.log(clean / photons).astype(np.float32)
 
 
-def _blurred(image: Array, width: float) -> Array:
-    """A wide blur, made on a coarse copy: nothing fine is left of it anyway."""
+def _blur_widely(image: Array, width: float) -> Array:
+    """A wide blur, made on a coarse copy: it leaves nothing fine anyway."""
     step = max(1, int(width / 4))
     coarse = image[::step, ::step]
     blurred = ndimage.gaussian_filter(coarse, width / step, mode="nearest")
+    if step == 1:
+        return blurred
     y, x = (
         np.minimum(np.arange(n) / step, m - 1).astype(np.float32)
         for n, m in zip(image.shape, coarse.shape, strict=True)
     )
-    if step == 1:
-        return blurred
-    return _linear(_linear(blurred, y, 0), x, 1)
+    return _interpolate(_interpolate(blurred, y, 0), x, 1)
 
 
-def _linear(image: Array, place: Array, axis: int) -> Array:
+def _interpolate(image: Array, place: Array, axis: int) -> Array:
     """Values between the rows (axis 0) or columns (axis 1) of an image."""
     low = np.floor(place).astype(int)
     high = np.minimum(low + 1, image.shape[axis] - 1)
@@ -110,17 +133,17 @@ class Tomosynthesis:
         self.system, self.rows, self.pixel = system, rows, pixel
         tangents = system.tangents
         self.height = float(z[1] - z[0])
-        reach = float(np.abs(tangents).max() * np.abs(z).max() / pixel)
-        self.length = fft.next_fast_len(rows + 2 * int(np.ceil(reach)) + 2, real=True)
+        largest_shift = float(np.abs(tangents).max() * np.abs(z).max() / pixel)
+        self.length = fft.next_fast_len(rows + 2 * int(np.ceil(largest_shift)) + 2, real=True)
         k = fft.rfftfreq(self.length, pixel)
         # (k, projections, slices)
         shift = np.exp(-2j * np.pi * k[:, None, None] * tangents[None, :, None] * z[None, None, :].astype(float))
         obliquity = np.sqrt(1 + tangents**2)
         self.forward: Complex = (shift * (self.height * obliquity)[None, :, None]).astype(np.complex64)
-        self.backward: Complex = self._inverse(shift * self.height, k)
+        self.backward: Complex = self._make_inverse(shift * self.height, k)
 
-    def _inverse(self, A: NDArray[np.complex128], k: NDArray[np.float64]) -> Complex:
-        """(k, slices, projections): filtered back-projection, or Tikhonov's inverse A* (A A* + d)⁻¹."""
+    def _make_inverse(self, A: NDArray[np.complex128], k: NDArray[np.float64]) -> Complex:
+        """(k, slices, projections): filtered back-projection, or Tikhonov's inverse A* (A A* + damping)⁻¹."""
         back = A.conj().transpose(0, 2, 1)
         if self.system.reconstruction == "regularised":
             count, size = A.shape[1], A.shape[2]
@@ -133,34 +156,33 @@ class Tomosynthesis:
 
     def project(self, volume: Array) -> Array:
         """(projections, y, x) line integrals of a volume (z, y, x)."""
-        return self._through(self.forward, volume)
+        return self._apply(self.forward, volume)
 
     def reconstruct(self, projections: Array) -> Array:
-        """(z, y, x) of projections (projections, y, x)."""
-        return self._through(self.backward, projections)
+        """(z, y, x) slices of projections (projections, y, x)."""
+        return self._apply(self.backward, projections)
 
-    def image(self, volume: Array, beside: Array, rng: np.random.Generator) -> Array:
-        """(z, y, x) reconstructed from noisy projections of a volume; `beside` as in `mammogram`."""
+    def scan(self, volume: Array, fat: Array, rng: np.random.Generator) -> Array:
+        """(z, y, x) reconstructed from noisy projections of a volume. `fat` as in `take_mammogram`."""
         detected = DETECTED * TOMO_DOSE / self.system.projections
         projections = self.project(volume)
         for p, path in enumerate(projections):
             projections[p] = _detect(path, self.pixel, detected, "open", rng)
-        projections += self.project(beside)
+        projections += self.project(fat)
         return ndimage.gaussian_filter1d(self.reconstruct(projections), SMOOTH / self.pixel, axis=2)
 
-    def _through(self, matrices: Complex, stack: Array) -> Array:
-        """Apply a matrix for each frequency along y to a stack (planes, y, x)."""
+    def _apply(self, matrices: Complex, stack: Array) -> Array:
+        """Apply the matrix of each frequency along y to a stack (planes, y, x)."""
         out = np.empty((matrices.shape[1], stack.shape[1], stack.shape[2]), np.float32)
         for first in range(0, stack.shape[2], COLUMNS):
             columns = slice(first, first + COLUMNS)
             part = stack[:, :, columns]
-            # Beyond the picture the breast goes on as it is at the border; y is periodic, so above is after below.
+            # Beyond the image the breast continues as at its border. y is periodic, so what is above comes last.
             missing = self.length - part.shape[1]
             above = part[:, :1].repeat(missing // 2, axis=1)
             below = part[:, -1:].repeat(missing - missing // 2, axis=1)
             padded = np.concatenate([part, below, above], axis=1)
             spectrum = fft.rfft(padded, axis=1).transpose(1, 0, 2)
-            out[:, :, columns] = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)[
-                :, : part.shape[1]
-            ]
+            planes = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)
+            out[:, :, columns] = planes[:, : part.shape[1]]
         return out

@@ -1,168 +1,243 @@
-"""`mm3d phantom`: a trial's settings in, a folder of exams out, as DICOM with tables or as prepared views.
+"""`mm3d phantom`: make a trial in a folder, as DICOM files with tables or as prepared views.
 
     OUT/
         trial.json       the settings; a folder holds one trial, which may be extended with more breasts
-        breasts/         <number>.json: what is known of a breast, written after its images
-        images/          with --format dicom; boxes.csv, labels.csv, file-paths.csv are beside it
-        views/           with --format prepared; cohort.json, manifest.csv, problems.csv are beside it
+        breasts/         <number>.json: the record of a breast, written after its images
+        images/          with --format dicom, and boxes.csv, labels.csv, file-paths.csv beside it
+        views/           with --format prepared, and cohort.json, manifest.csv, problems.csv beside it
 
-A breast depends on the settings and its number only: not on how many there are, nor on who makes it or when.
+A breast that has a record is complete. A breast depends on the settings and its number only: not on how many there are,
+who makes it, or when.
 """
 
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from mm3d.data.datasets import tables
-from mm3d.data.prepare.prepared import write_cohort
+from mm3d.data.prepare.prepared import finish_view, is_prepared, key_of, write_cohort
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Cohort
+from mm3d.data.prepare.source import ArraySlices, Image
+from mm3d.data.prepare.view import fill_slices, plan_view, view_file
+from mm3d.data.records import Breast, Cohort
 from mm3d.data.summary import summarise
-from mm3d.phantom.made import Record, Render, find, make
-from mm3d.shared.config import to_dict
-from mm3d.shared.console import show_progress
+from mm3d.phantom.dicom import display_window, write_view
+from mm3d.phantom.imaging import SyntheticView
+from mm3d.phantom.trial import Trial, render_breast
+from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import remove_partial, replacing
+from mm3d.shared.files import partial_path, remove_partial, replacing
+from mm3d.shared.folders import check_folder
 from mm3d.shared.workers import Task, Workers, worker_count
 
-VERSION = 1  # of what is made from a trial's settings: raise it with any change of pixels, and old folders are refused
-SECONDS_PER_BREAST = 6 * 3600.0  # our own code does not hang, but nothing waits for ever
+VERSION = 1  # raise it with any change of pixels: then folders of older versions are refused
+SECONDS_PER_BREAST = 6 * 3600.0  # then its worker counts as hung
 NOTE = "These breasts are synthetic: nothing measured on them is a clinical result."
+REMEDY = "give another folder"
 
-# What --format prepared makes at each scale where the user does not say: what the models of that size are made for.
+# The sizes of prepared views at each scale, for the models of that size. Options of the command change them.
 PREPARED = {
     "tiny": PrepareSettings(width=48, length=96, slices=4),
     "mini": PrepareSettings(width=96, length=192, slices=8),
     "full": PrepareSettings(),
 }
 
-
-class Trial(Protocol):
-    """What must be known here of a trial's settings, which are a frozen dataclass of plain data."""
-
-    @property
-    def breasts(self) -> int: ...
+Render = Callable[[Trial, int], tuple[Breast, list[SyntheticView]]]  # a module-level function, for the workers
 
 
-T = TypeVar("T", bound=Trial)
+@dataclass(frozen=True)
+class Record:
+    """A finished breast."""
+
+    breast: Breast  # its files are relative to the trial's folder, so that the folder may move
+    slices: dict[str, int]  # number of stored slices of each view, by its name
+    keys: dict[str, str] = field(default_factory=dict)  # of prepared views, by name
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes of the files, by name: a damaged one is made again
 
 
-def run(render: Render[T], trial: T, output: Path, settings: PrepareSettings | None, jobs: int | None) -> int:
-    """Make what is missing of a trial, then its lists: prepared views if there are settings for them, else DICOM.
+def make_trial(
+    trial: Trial, output: Path, settings: PrepareSettings | None, jobs: int | None, render: Render = render_breast
+) -> int:
+    """Make what is missing of a trial, then its lists. Returns the exit code.
 
-    Returns the exit code.
+    With settings, the views are written prepared, without them as DICOM.
     """
     workers = worker_count(jobs)
     _open_folder(output, trial, settings)
-    _clear(output)  # a full disk may need the room
+    _remove_partial_files(output)  # a full disk may need the room
     console = Console()
     try:
         with show_progress(console, "rendering", trial.breasts) as advance:
-            records = make_missing(render, trial, output, settings, workers, advance)
+            records = _make_missing(render, trial, output, settings, workers, advance)
     except KeyboardInterrupt:
-        kept = sum(find(output, index) is not None for index in range(trial.breasts))
-        _clear(output)
-        told = f"{kept} of {trial.breasts} breasts are in {output}; the same command makes the others."
-        console.print(told, soft_wrap=True, highlight=False)
+        count = sum(_read_record(output, index) is not None for index in range(trial.breasts))
+        _remove_partial_files(output)
+        say(console, f"{count} of {trial.breasts} breasts are in {output}; the same command makes the others.")
         raise
-    name = output.resolve().name
-    if settings is None:
-        cohort = Cohort(name, tuple(record.breast_in(output) for record in records), notes=(NOTE,))
-        tables.write(cohort, output, {name: count for record in records for name, count in record.slices.items()})
-    else:
-        cohort = Cohort(name, tuple(record.breast for record in records), notes=(NOTE,))  # the same wherever it is
-        write_cohort(output, cohort, {name: key for record in records for name, key in record.keys.items()}, [])
-    _clear(output)  # of processes, too, that were still dying before
+    cohort = _write_lists(records, output, settings)
+    _remove_partial_files(output)  # also those of processes that had not ended before
     names = {view.name for view in cohort.views()}
     console.print(summarise(cohort, names))
-    console.print(f"note: {NOTE}", soft_wrap=True, highlight=False)
-    console.print(f"Wrote {output}: {trial.breasts} breasts, {len(names)} views.", soft_wrap=True, highlight=False)
+    say(console, f"note: {NOTE}")
+    say(console, f"Wrote {output}: {trial.breasts} breasts, {len(names)} views.")
     return 0
-
-
-def make_missing(
-    render: Render[T],
-    trial: T,
-    output: Path,
-    settings: PrepareSettings | None,
-    workers: int,
-    advance: Callable[[], None],
-) -> list[Record]:
-    """Make every breast that is not there, and give the records of all. Ends at the first that cannot be made."""
-    missing = []
-    for index in range(trial.breasts):
-        if find(output, index) is None:
-            missing.append(index)
-        else:
-            advance()
-    identity = _identity(trial)
-    with Workers(workers) as pool:
-        for index in missing:
-            arguments = (render, trial, index, identity, output, settings)
-            pool.submit(Task(index, make, arguments, SECONDS_PER_BREAST, "is there memory for that many --jobs?"))
-        for outcome in pool.outcomes():
-            if outcome.failure:
-                raise InputError(
-                    f"Breast {outcome.key} of {output} was not made ({outcome.failure.rstrip('.')}); what is finished "
-                    "is kept: see to it, and give the same command to continue."
-                )
-            advance()
-    records = [find(output, index) for index in range(trial.breasts)]
-    if gone := [index for index, record in enumerate(records) if record is None]:
-        raise InputError(f"Breast {gone[0]} of {output} was removed meanwhile; give the same command to make it again.")
-    return [record for record in records if record is not None]
 
 
 def _open_folder(output: Path, trial: Trial, settings: PrepareSettings | None) -> None:
     """Take a new folder for the trial, or one that holds the same trial with as many breasts or fewer."""
-    path = output / "trial.json"
-    told = {
+    content = {
         "version": VERSION,
         "format": "dicom" if settings is None else "prepared",
         "trial": to_dict(trial),
         "prepare": {} if settings is None else to_dict(settings),
     }
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; give a folder.")
-    if path.is_file():
-        _check_same(output, path, told)
-    elif output.exists() and any(not item.name.endswith(".partial") for item in output.iterdir()):
+    before = check_folder(output, "trial.json", content, may_differ=("trial.breasts",), remedy=REMEDY)
+    if before and before["trial"]["breasts"] > trial.breasts:
+        count = before["trial"]["breasts"]
+        raise InputError(f"{output} holds a trial of {count} breasts; ask for as many or more, or {REMEDY}.")
+    if before is None and output.exists() and any(not item.name.endswith(".partial") for item in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no trial; give an empty folder or a new one.")
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(told, indent=1))
+    with replacing(output / "trial.json") as partial:
+        partial.write_text(json.dumps(content, indent=1))
 
 
-def _check_same(output: Path, path: Path, told: dict[str, Any]) -> None:
-    """Refuse a folder that was made with other settings: its breasts and new ones are not of one trial."""
+def _make_missing(
+    render: Render,
+    trial: Trial,
+    output: Path,
+    settings: PrepareSettings | None,
+    workers: int,
+    advance: Callable[[], None],
+) -> list[Record]:
+    """Make every breast that has no record, and return the records of all. Stop at the first failure."""
+    missing = []
+    for index in range(trial.breasts):
+        if _read_record(output, index) is None:
+            missing.append(index)
+        else:
+            advance()
+    with Workers(workers) as pool:
+        for index in missing:
+            arguments = (render, trial, index, output, settings)
+            remedy = "is there memory for that many --jobs?"
+            pool.submit(Task(index, _make_breast, arguments, SECONDS_PER_BREAST, remedy))
+        for outcome in pool.outcomes():
+            if outcome.failure:
+                raise InputError(
+                    f"Breast {outcome.key} of {output} was not made ({outcome.failure.rstrip('.')}). Finished breasts "
+                    "are kept; solve the problem and give the same command to continue."
+                )
+            advance()
+    records = [_read_record(output, index) for index in range(trial.breasts)]
+    if None in records:
+        number = records.index(None)
+        raise InputError(f"Breast {number} of {output} was removed meanwhile; give the same command to make it again.")
+    return [record for record in records if record is not None]
+
+
+def _make_breast(render: Render, trial: Trial, index: int, folder: Path, settings: PrepareSettings | None) -> None:
+    """Render a breast and write its images, then its record. Runs in a worker."""
+    breast, images = render(trial, index)
+    identity = _identity(trial)
+    keys: dict[str, str] = {}
+    views = []
     try:
-        there, now = _flat(json.loads(path.read_text())), _flat(told)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged; give another folder.") from error
-    for name in dict.fromkeys([*there, *now]):
-        if name != "breasts" and there.get(name) != now.get(name):
-            raise InputError(
-                f"{output} holds a trial whose {name} is {there.get(name)}, not {now.get(name)}; give another folder."
-            )
-    if there["breasts"] > now["breasts"]:
-        raise InputError(
-            f"{output} holds a trial of {there['breasts']} breasts; ask for as many or more, or give another folder."
+        for image in images:
+            view = image.view
+            if settings is None:
+                with replacing(folder / view.files[0]) as partial:
+                    write_view(image, identity, partial)
+            else:
+                keys[view.name] = key = key_of(view, identity, settings)
+                _write_prepared(image, settings, folder, key)
+                view = replace(view, files=(Path("views", f"{key}.npy"),))
+            views.append(view)
+        record = Record(
+            breast=replace(breast, views=tuple(views)),
+            slices={image.view.name: len(image.pixels) for image in images},
+            keys=keys,
+            sizes={file.name: (folder / file).stat().st_size for view in views for file in view.files},
         )
+        with replacing(_record_path(folder, index)) as partial:
+            partial.write_text(json.dumps(to_dict(record), indent=1))
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
-def _flat(told: dict[str, Any]) -> dict[str, Any]:
-    return {"version": told["version"], "format": told["format"], **told["trial"], **told["prepare"]}
+def _write_prepared(image: SyntheticView, settings: PrepareSettings, folder: Path, key: str) -> None:
+    """Write what `mm3d prepare` makes of the view's DICOM file, without that file."""
+    S, H, W = image.pixels.shape
+    stored = Image(
+        name=image.view.name,
+        slices=S,
+        rows=H,
+        columns=W,
+        display=display_window(image.bits),
+        pixel_spacing=image.pixel_spacing,
+        slice_spacing=image.slice_spacing,
+        vendor=image.system.manufacturer,
+        limit=2**image.bits - 1,
+    )
+    slices = ArraySlices(image.pixels)
+    plan = plan_view(image.view, stored, slices, settings)
+    prepared = np.empty(plan.shape, dtype=np.uint16)
+    fill_slices(plan, slices, prepared, range(len(prepared)))
+    (folder / "views").mkdir(exist_ok=True)
+    partial = partial_path(folder / "views" / f"{key}.npy")
+    try:
+        with partial.open("wb") as file:
+            np.save(file, prepared, allow_pickle=False)
+        finish_view(folder, key, partial, view_file(plan, settings))
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _clear(output: Path) -> None:
+def _record_path(folder: Path, index: int) -> Path:
+    return folder / "breasts" / f"{index:06d}.json"
+
+
+def _read_record(folder: Path, index: int) -> Record | None:
+    """The record of a breast. None if the breast is not made, or if a file of it is missing or damaged."""
+    path = _record_path(folder, index)
+    try:
+        record = from_dict(Record, json.loads(path.read_text()), str(path))
+    except (OSError, ValueError, InputError):
+        return None
+    files = [folder / file for view in record.breast.views for file in view.files]
+    complete = all(file.is_file() and file.stat().st_size == record.sizes.get(file.name) for file in files)
+    return record if complete and all(is_prepared(folder, key) for key in record.keys.values()) else None
+
+
+def _write_lists(records: list[Record], output: Path, settings: PrepareSettings | None) -> Cohort:
+    """Write the tables of a DICOM trial, or the lists of a prepared one."""
+    cohort = Cohort(output.resolve().name, tuple(record.breast for record in records), notes=(NOTE,))
+    if settings is None:
+        located = tuple(_locate_files(record.breast, output) for record in records)
+        slices = {name: count for record in records for name, count in record.slices.items()}
+        tables.write(replace(cohort, breasts=located), output, slices)
+    else:
+        write_cohort(output, cohort, {name: key for record in records for name, key in record.keys.items()}, [])
+    return cohort
+
+
+def _locate_files(breast: Breast, folder: Path) -> Breast:
+    """The breast with the full paths of its files."""
+    views = (replace(view, files=tuple(folder / file for file in view.files)) for view in breast.views)
+    return replace(breast, views=tuple(views))
+
+
+def _remove_partial_files(output: Path) -> None:
     for folder in (output, *(item for item in output.rglob("*") if item.is_dir())):
         remove_partial(folder)
 
 
 def _identity(trial: Trial) -> str:
-    """What tells the images of one trial from those of all others: the settings, but for the number of breasts."""
+    """What tells the images of one trial from those of all others: its settings without the number of breasts."""
     fixed = {name: value for name, value in to_dict(trial).items() if name != "breasts"}
     return hashlib.sha256(json.dumps([VERSION, fixed]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Thin things that wander: ducts, vessels, spicules. Their mass in a volume is right at any voxel size."""
+"""Thin tubes that wander: ducts, vessels, fibres, spicules. Their mass in a volume is right at any voxel size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class Strand:
     path: NDArray[np.float64]  # (n, 3) mm
     radius: NDArray[np.float64]  # (n,) mm
 
-    def moved(self, place: Callable[..., tuple[float, float, float]]) -> "Strand":
+    def move(self, to_other: Callable[..., tuple[float, float, float]]) -> "Strand":
         """The same tube with its path in other coordinates."""
-        moved = np.stack(np.broadcast_arrays(*place(*self.path.T)), axis=1)
+        moved = np.stack(np.broadcast_arrays(*to_other(*self.path.T)), axis=1)
         return Strand(moved, self.radius)
 
 
-def wander(
+def draw_strand(
     rng: np.random.Generator,
     start: Sequence[float],
     towards: Sequence[float],
@@ -34,7 +34,7 @@ def wander(
     last_diameter: float,
     bend: float,
 ) -> Strand:
-    """A path that keeps its direction but for `bend` (radians per mm, a random walk), and tapers."""
+    """A tapering tube. Its direction changes by a random walk of `bend` radians per mm."""
     n = max(3, round(length / STEP))
     drift = np.cumsum(rng.normal(0, bend, (n, 3)), axis=0)
     direction = np.asarray(towards, float) / np.linalg.norm(towards) + drift
@@ -43,10 +43,11 @@ def wander(
     return Strand(path, np.linspace(first_diameter, last_diameter, n) / 2)
 
 
-def splat(grid: Grid, strands: Sequence[Strand], rng: np.random.Generator) -> Array:
-    """(z, y, x) share of each voxel that the tubes fill, at most 1; paths are (x, y, z) mm of the view.
+def rasterise(grid: Grid, strands: Sequence[Strand], rng: np.random.Generator) -> Array:
+    """(z, y, x) share of each voxel that tubes fill, at most 1. Their paths are in x, y, z mm of the view.
 
-    Points drawn inside the tubes share their volume out among the eight voxels around them."""
+    Points drawn inside the tubes carry the volume and give it to the voxels around them.
+    """
     voxel = float(np.prod(grid.voxel))
     places, volumes = [], []
     for strand in strands:
@@ -68,7 +69,7 @@ def splat(grid: Grid, strands: Sequence[Strand], rng: np.random.Generator) -> Ar
 
 
 def deposit(grid: Grid, total: Array, places: NDArray[np.float64], shares: NDArray[np.float64]) -> None:
-    """Adds to a volume (z, y, x) what lies at places (n, 3), x, y, z mm: to the eight voxels around each."""
+    """Add shares of a voxel at places (n, 3), x, y, z mm, to a volume (z, y, x): to the eight voxels around each."""
     firsts = (grid.z[0], grid.y[0], grid.x[0])
     index = [(places[:, 2 - i] - firsts[i]) / grid.voxel[i] for i in range(3)]
     low = [np.floor(value).astype(np.int64) for value in index]

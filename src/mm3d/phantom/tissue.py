@@ -1,118 +1,254 @@
 """The inside of a breast: fat, gland, ligaments, ducts, vessels, skin and muscle, as attenuation between the plates.
 
-A view interpolates the latent fields on its own grid, adds what is finer than their voxels, and makes tissue of the sum
-by thresholds, which gives borders where a Gaussian field alone would give clouds.
+First a `Structure` is drawn: random fields and strands in the uncompressed breast, which both views share. Axes: u from
+the nipple backwards, s across, t upwards, in mm. Then each view samples the fields on its own grid, adds finer detail,
+and turns the sum into tissue by thresholds. Thresholds give borders where a Gaussian field alone would give clouds.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import fft
+from numpy.typing import NDArray
+from scipy import fft, sparse
 
-from mm3d.phantom.anatomy import STRETCH, Array, Form, Grid
-from mm3d.phantom.latent import EXPONENT, LARGEST, Latent, sampled
-from mm3d.phantom.strands import splat
+from mm3d.phantom.anatomy import STRETCH, Array, CompressedBreast, Grid
+from mm3d.phantom.strands import Strand, draw_strand, rasterise
 
-# Attenuation in 1/mm, weighted with a mammographic spectrum behind 5.5 cm of breast.
+# Attenuation in 1/mm, weighted with a mammographic spectrum behind 5.5 cm of breast with 10% gland. The materials are
+# those of VICTRE (Badano et al. 2018, JAMA Netw Open 1:e185474): a mass is gland of 1.06 times the density, a
+# calcification is calcium oxalate.
 FAT, GLAND, SKIN, LIGAMENT, MUSCLE = 0.0472, 0.0695, 0.0765, 0.0797, 0.0787
-MASS = (0.0712, 0.0735)  # lesions, benign and malignant alike: drawn from this range
+MASS = (0.0712, 0.0735)  # drawn from this range for benign and malignant masses alike
 CALCIUM = 0.72
 
-EDGE = 0.35  # of the gland's score: how soft the border between gland and fat is
-FULLNESS = 0.78  # of gland with gland: there is fat in it, too
-DETAIL = 0.36  # of the strength with which the lobes' power law would go on below the latent voxels
-SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.3  # mm of a ligament, and how much of it is ligament at most
-SUBSAMPLE = 60_000  # voxels that the gland's threshold is found from
-SLAB = 300_000  # voxels of a view that are made at once: what fits into the processor's cache is several times faster
+# The structure. Numbers without a source were chosen to look right and to pass tools/audit_phantom.py.
+PERIOD = 128.0  # mm: the random fields repeat
+HALF_WIDTH = 96.0  # mm: the structure extends so far to either side in s and t,
+FRONT, BACK = -12.0, 108.0  # and so far along u
+APEX, MIDDLE = 40.0, 45.0  # mm: structures point to a place APEX before the nipple, and are unscaled at u = MIDDLE
+LARGEST, EXPONENT = 45.0, 3.3  # power law of the lobes: flat for structures beyond LARGEST mm, f^-EXPONENT (3D) below
+SHEET_DISTANCES = (22.0, 13.0, 8.0)  # mm, typical distance between the ligaments of each family
+DUCTS, VESSELS, FIBRES = 14, 5, 60
+
+# The tissue of a view.
+EDGE = 0.35  # softness of the border between gland and fat, in units of the gland's score
+FULLNESS = 0.78  # share of gland within glandular tissue; the rest is fat
+DETAIL = 0.36  # strength of detail below the structure's voxels; 1 would continue the power law of the lobes
+SHEET_THICKNESS, SHEET_SHARE = 0.7, 0.3  # mm of a ligament, and the largest share of ligament in it
+SUBSAMPLE = 60_000  # voxels that are enough to find the gland's threshold
+SLAB = 300_000  # voxels that are computed at once: what fits into the processor's cache is several times faster
 
 
-def attenuation(form: Form, latent: Latent, rng: np.random.Generator) -> Array:
-    """(z, y, x) 1/mm of the breast between the plates, without findings; air is 0."""
-    volume = np.empty(form.grid.shape, np.float32)
-    level = _gland_level(form, latent)
-    detail = _Detail(form, latent, rng)
-    muscle = _Muscle(form, rng) if form.position == "MLO" else None
-    for part in _slabs(form):
-        z = form.grid.z[part]
-        outer, inner = form.occupied(z), form.occupied(z, form.anatomy.skin)
-        score = _gland_score(form, latent, z) + detail.of(len(z))
-        gland = _smooth_step((score - level) / EDGE)
-        families = [sampled(form, field, latent.sheet_voxel, z) for field, _ in latent.sheets]
-        gland *= np.clip(FULLNESS + 0.2 * families[-1] + 0.5 * detail.last, 0.3, 1.0)
+@dataclass(frozen=True)
+class Structure:
+    """An uncompressed breast. Fields are (s, t, u) with mean 0 and variance 1."""
+
+    voxel: float  # mm, of the lobes
+    lobes: Array  # power law down to the voxel
+    sheets: tuple[tuple[Array, Array], ...]  # smooth fields whose zero levels are ligaments, and their slopes (1/mm)
+    sheet_voxel: float
+    centre: tuple[float, float]  # s and t of the middle of the gland
+    compactness: float  # how much the gland keeps to its centre
+    strands: tuple[Strand, ...]  # ducts, vessels and fibres
+
+
+def draw_structure(rng: np.random.Generator, voxel: float) -> Structure:
+    size = round(PERIOD / voxel)
+    sheet_voxel = PERIOD / round(PERIOD / max(2.0, voxel))
+    sheets = []
+    for distance in SHEET_DISTANCES:
+        field = _random_field(rng, round(PERIOD / sheet_voxel), sheet_voxel, _band_amplitude(distance))
+        field = _fan_out(field, sheet_voxel, stretch=2.0)
+        slopes = [np.gradient(field, sheet_voxel, axis=i) for i in range(3)]
+        sheets.append((field, np.sqrt(slopes[0] ** 2 + slopes[1] ** 2 + slopes[2] ** 2)))
+    lobes = _fan_out(_random_field(rng, size, voxel, _power_law_amplitude), voxel)
+    compactness = rng.uniform(3.5, 6.5)
+    centre = (float(rng.normal(0, 9)), float(rng.normal(6, 9)))
+    counts = ((_draw_duct, DUCTS), (_draw_vessel, VESSELS), (_draw_fibre, FIBRES))
+    strands = tuple(draw(rng) for draw, count in counts for _ in range(count))
+    return Structure(voxel, lobes, tuple(sheets), sheet_voxel, centre, compactness, strands)
+
+
+def _power_law_amplitude(f: Array) -> Array:
+    return (f**2 + LARGEST**-2.0) ** (-EXPONENT / 4)
+
+
+def _band_amplitude(distance: float) -> Callable[[Array], Array]:
+    def amplitude(f: Array) -> Array:
+        return np.exp(-0.5 * ((f * distance - 0.5) / 0.28) ** 2)
+
+    return amplitude
+
+
+def _random_field(rng: np.random.Generator, size: int, voxel: float, amplitude: Callable[[Array], Array]) -> Array:
+    """A periodic Gaussian field with the given amplitude at each frequency (1/mm), mean 0 and variance 1."""
+    frequency = fft.fftfreq(size, voxel).astype(np.float32)
+    last = fft.rfftfreq(size, voxel).astype(np.float32)
+    f = np.sqrt(frequency[:, None, None] ** 2 + frequency[None, :, None] ** 2 + last**2)
+    spectrum = fft.rfftn(rng.standard_normal((size, size, size), dtype=np.float32)) * amplitude(f)
+    spectrum[0, 0, 0] = 0
+    field = fft.irfftn(spectrum, (size, size, size))
+    return field / field.std()
+
+
+def _fan_out(field: Array, voxel: float, stretch: float = 1.0) -> Array:
+    """(s, t, u): a periodic field that converges towards the nipple, as lobes, ducts and ligaments do. It is also
+    stretched along u."""
+    size = len(field)
+    across = np.arange(-HALF_WIDTH, HALF_WIDTH, voxel)
+    along = np.arange(FRONT, BACK, voxel)
+    fanned = np.empty((len(across), len(across), len(along)), np.float32)
+    for i, u in enumerate(along):
+        weights = _linear_weights(across * (MIDDLE + APEX) / (u + APEX) / voxel, size).toarray()
+        place = u / voxel / stretch
+        low = int(np.floor(place))
+        plane = field[:, :, low % size] * (low + 1 - place) + field[:, :, (low + 1) % size] * (place - low)
+        fanned[:, :, i] = weights @ plane @ weights.T
+    return fanned
+
+
+def _linear_weights(place: NDArray[np.floating], size: int) -> sparse.csr_array:
+    """(places, size): weights of a linear interpolation at places in a periodic row of `size` values."""
+    low = np.floor(place)
+    share = place - low
+    index = np.concatenate([low, low + 1]).astype(np.int64) % size
+    rows = np.tile(np.arange(len(place)), 2)
+    weights = np.concatenate([1 - share, share]).astype(np.float32)
+    return sparse.csr_array((weights, (rows, index)), shape=(len(place), size))
+
+
+def _draw_duct(rng: np.random.Generator) -> Strand:
+    """From the nipple backwards."""
+    s, t = rng.normal(0, 0.9, 2)
+    return draw_strand(rng, (0.0, 0.0, 0.0), (1.0, s, t), 70.0, 1.3, 0.6, bend=0.10)
+
+
+def _draw_vessel(rng: np.random.Generator) -> Strand:
+    """From behind, below the skin, towards the nipple."""
+    angle = rng.uniform(0, 2 * np.pi)
+    start = (rng.uniform(50, 75), 40 * np.cos(angle), 40 * np.sin(angle))
+    towards = (-1.0, -0.5 * np.cos(angle) + rng.normal(0, 0.3), -0.5 * np.sin(angle) + rng.normal(0, 0.3))
+    length, first, last = rng.uniform(50, 90), rng.uniform(1.6, 2.6), rng.uniform(0.8, 1.4)
+    return draw_strand(rng, start, towards, length, first, last, bend=0.06)
+
+
+def _draw_fibre(rng: np.random.Generator) -> Strand:
+    """A strand of connective tissue somewhere in the fat, roughly towards the nipple."""
+    s, t = rng.uniform(-65, 65, 2)
+    u = rng.uniform(8, 70)
+    towards = (-1.0, -s / (u + APEX) + rng.normal(0, 0.35), -t / (u + APEX) + rng.normal(0, 0.35))
+    thick = float(np.clip(0.8 * np.exp(0.45 * rng.standard_normal()), 0.3, 2.2))
+    return draw_strand(rng, (u, s, t), towards, rng.uniform(10, 40), thick, 0.5 * thick, bend=0.07)
+
+
+def make_tissue(breast: CompressedBreast, structure: Structure, rng: np.random.Generator) -> Array:
+    """(z, y, x) attenuation in 1/mm of the breast between the plates, without lesions. Air is 0."""
+    anatomy, grid = breast.anatomy, breast.grid
+    volume = np.empty(grid.shape, np.float32)
+    threshold = _gland_threshold(breast, structure)
+    detail = _Detail(breast, structure, rng)
+    muscle = _Muscle(breast, rng) if breast.position == "MLO" else None
+    for part in _slabs(grid):
+        z = grid.z[part]
+        with_skin, below_skin = breast.occupancy(z), breast.occupancy(z, anatomy.skin)
+        fine = detail.draw(len(z))
+        gland = _smooth_step((_gland_score(breast, structure, z) + fine - threshold) / EDGE)
+        sheets = [_sample(breast, field, structure.sheet_voxel, z) for field, _ in structure.sheets]
+        gland *= np.clip(FULLNESS + 0.2 * sheets[-1] + 0.5 * fine, 0.3, 1.0)
         tissue = FAT + (GLAND - FAT) * gland
-        ligaments = _ligaments(form, latent, families, z)
-        tissue += (LIGAMENT - tissue) * ligaments
+        tissue += (LIGAMENT - tissue) * _ligaments(breast, structure, sheets, z)
         if muscle:
-            muscle.fill(tissue, z)
-        volume[part] = tissue * inner + SKIN * (outer - inner)
-    strands = [strand.moved(form.compressed) for strand in (*latent.ducts, *latent.vessels, *latent.fibres)]
-    added = splat(form.grid, strands, rng)
+            muscle.add(tissue, z)
+        volume[part] = tissue * below_skin + SKIN * (with_skin - below_skin)
+    added = rasterise(grid, [strand.move(breast.to_view) for strand in structure.strands], rng)
     added *= LIGAMENT - FAT
-    for part in _slabs(form):
-        volume[part] += added[part] * form.occupied(form.grid.z[part], form.anatomy.skin)
+    for part in _slabs(grid):
+        volume[part] += added[part] * breast.occupancy(grid.z[part], anatomy.skin)
     return volume
 
 
-def beside(form: Form) -> Array:
-    """(z, y, x) 1/mm of fat where between the plates there is no breast: what evens out the rim of an image."""
-    return FAT * (1 - form.occupied(form.grid.z))
+def make_surrounding_fat(breast: CompressedBreast) -> Array:
+    """(z, y, x) attenuation in 1/mm of fat wherever there is no breast between the plates.
+
+    Images get it in addition: it evens out the thinner rim of the breast, as a vendor's equalisation does.
+    """
+    return FAT * (1 - breast.occupancy(breast.grid.z))
 
 
-def _slabs(form: Form) -> Iterator[slice]:
-    per = max(1, SLAB // (form.grid.shape[1] * form.grid.shape[2]))
-    return (slice(first, first + per) for first in range(0, form.grid.shape[0], per))
+def _slabs(grid: Grid) -> Iterator[slice]:
+    """Parts of the volume along z."""
+    count = max(1, SLAB // (grid.shape[1] * grid.shape[2]))
+    return (slice(first, first + count) for first in range(0, grid.shape[0], count))
 
 
 def _smooth_step(value: Array) -> Array:
+    """From 0 at -1 to 1 at 1."""
     value = np.clip(0.5 + value / 2, 0, 1)
     return value * value * (3 - 2 * value)
 
 
-def _gland_score(form: Form, latent: Latent, z: Array) -> Array:
-    """(z, y, x): where this is high, there is gland. The lobes' field less what keeps gland away from the outside."""
-    return sampled(form, latent.lobes, latent.voxel, z) - _away(form, latent, z)
+def _sample(breast: CompressedBreast, field: Array, voxel: float, z: Array) -> Array:
+    """(z, y, x): a field of the structure on (some slices of) the grid of a view, by linear interpolation.
+
+    u depends on x only and (s, t) on (y, z) only, so a sparse matrix from the left and a small one from the right do.
+    """
+    size, _, length = field.shape
+    zz, yy = np.meshgrid(z, breast.grid.y, indexing="ij")
+    u, _, _ = breast.to_uncompressed(breast.grid.x, breast.grid.x, breast.grid.x)
+    _, s, t = breast.to_uncompressed(yy.ravel(), yy.ravel(), zz.ravel())
+    s, t = (np.clip((place + HALF_WIDTH) / voxel, 0, size - 1.001) for place in (s, t))
+    i, j = np.floor(s).astype(np.int64), np.floor(t).astype(np.int64)
+    a, b = s - i, t - j
+    columns = np.concatenate([i * size + j, i * size + j + 1, (i + 1) * size + j, (i + 1) * size + j + 1])
+    weights = np.concatenate([(1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b]).astype(np.float32)
+    rows = np.tile(np.arange(len(s)), 4)
+    across = sparse.csr_array((weights, (rows, columns)), shape=(len(s), size * size))
+    along = _linear_weights(np.clip((u - FRONT) / voxel, 0, length - 1.001), length).toarray()
+    values = (across @ field.reshape(size * size, length)) @ along.T
+    return values.reshape(len(z), len(breast.grid.y), len(breast.grid.x))
 
 
-def _away(form: Form, latent: Latent, z: Array) -> Array:
-    """(z, y, x): under the skin, before the chest wall and far from the nipple's axis there is fat."""
-    anatomy = form.anatomy
-    _, middle, _ = form.compressed(0.0, *latent.centre)
-    surface = form.half_thickness()[None] - np.abs(z)[:, None, None]
-    below = np.minimum(form.inside[None], 1.6 * surface)
-    under_skin = np.clip(1 - (below - anatomy.skin) / anatomy.fat, 0, 1.5)
-    behind = np.clip(1 - form.grid.x / (0.16 * anatomy.depth), 0, 1)
-    across = (form.grid.y - middle) / (0.5 * anatomy.length)
-    front = (form.grid.x - 0.55 * anatomy.depth) / (0.62 * anatomy.depth)
-    outside = np.clip(across[:, None] ** 2 * 1.6 + front[None, :] ** 2, 0, None)
-    if form.position == "MLO":
+def _gland_score(breast: CompressedBreast, structure: Structure, z: Array) -> Array:
+    """(z, y, x): there is gland where the score is high. It is the field of the lobes less a penalty for places under
+    the skin, in front of the chest wall and far from the axis of the nipple, where there is fat."""
+    anatomy, grid = breast.anatomy, breast.grid
+    _, middle, _ = breast.to_view(0.0, *structure.centre)
+    surface = breast.half_thickness()[None] - np.abs(z)[:, None, None]
+    below = np.minimum(breast.inside[None], 1.6 * surface)
+    penalty = 2.5 * np.clip(1 - (below - anatomy.skin) / anatomy.fat_layer, 0, 1.5)
+    behind = np.clip(1 - grid.x / (0.16 * anatomy.nipple_distance), 0, 1)
+    across = (grid.y - middle) / (0.5 * anatomy.length)
+    front = (grid.x - 0.55 * anatomy.nipple_distance) / (0.62 * anatomy.nipple_distance)
+    off_axis = np.clip(across[:, None] ** 2 * 1.6 + front[None, :] ** 2, 0, None)
+    if breast.position == "MLO":
         behind = behind * 0.5
-    under_skin *= 2.5
-    under_skin += 1.2 * behind + latent.compact * outside
-    return under_skin
+    penalty += 1.2 * behind + structure.compactness * off_axis
+    return _sample(breast, structure.lobes, structure.voxel, z) - penalty
 
 
-def _gland_level(form: Form, latent: Latent) -> float:
-    """The score above which the share of gland is the breast's density, from every so many voxels."""
-    step = max(1, round((np.prod(form.grid.shape) / SUBSAMPLE) ** (1 / 3)))
-    grid = Grid(form.grid.z[::step], form.grid.y[::step], form.grid.x[::step], form.grid.voxel)
-    coarse = replace(form, grid=grid, inside=form.inside[::step, ::step], nipple=form.nipple[::step, ::step])
-    inner = coarse.occupied(grid.z, form.anatomy.skin) > 0.5
-    return float(
-        np.quantile(_gland_score(coarse, latent, grid.z)[inner], 1 - min(0.95, form.anatomy.density / FULLNESS))
-    )
+def _gland_threshold(breast: CompressedBreast, structure: Structure) -> float:
+    """The score above which the share of gland is the breast's density, found on a part of the voxels."""
+    step = max(1, round((np.prod(breast.grid.shape) / SUBSAMPLE) ** (1 / 3)))
+    grid = Grid(breast.grid.z[::step], breast.grid.y[::step], breast.grid.x[::step], breast.grid.voxel)
+    coarse = replace(breast, grid=grid, inside=breast.inside[::step, ::step], nipple=breast.nipple[::step, ::step])
+    inner = coarse.occupancy(grid.z, breast.anatomy.skin) > 0.5
+    share = min(0.95, breast.anatomy.density / FULLNESS)
+    return float(np.quantile(_gland_score(coarse, structure, grid.z)[inner], 1 - share))
 
 
-def _ligaments(form: Form, latent: Latent, families: list[Array], z: Array) -> Array:
-    """(z, y, x) share of ligament: thin sheets; what is thinner than a voxel fills as much of it as it can.
+def _ligaments(breast: CompressedBreast, structure: Structure, sheets: list[Array], z: Array) -> Array:
+    """(z, y, x) share of ligament: thin sheets. A sheet that is thinner than a voxel fills a part of it.
 
-    A sheet is strong where another family's field is high and ends where that is low: strands, not closed cells."""
-    width = max(SHEET_THICKNESS, form.scale.pixel)
-    total = np.zeros_like(families[0])
-    for number, (_, slope) in enumerate(latent.sheets):
-        distance = families[number] / np.maximum(sampled(form, slope, latent.sheet_voxel, z), 0.02)
-        strength = np.clip(0.2 + 0.7 * families[number - 1], 0, 1.5)
+    A sheet is strong where the field of another family is high and ends where that is low. So there are strands and no
+    closed cells.
+    """
+    width = max(SHEET_THICKNESS, breast.scale.pixel)
+    total = np.zeros_like(sheets[0])
+    for number, (_, slope) in enumerate(structure.sheets):
+        distance = sheets[number] / np.maximum(_sample(breast, slope, structure.sheet_voxel, z), 0.02)
+        strength = np.clip(0.2 + 0.7 * sheets[number - 1], 0, 1.5)
         total += strength * np.exp(-0.5 * (distance / (0.5 * width)) ** 2)
     total = np.minimum(total, 1.5)
     total *= SHEET_SHARE * min(1.0, SHEET_THICKNESS / width)
@@ -120,36 +256,35 @@ def _ligaments(form: Form, latent: Latent, families: list[Array], z: Array) -> A
 
 
 class _Detail:
-    """What is finer than the latent voxels: the power law goes on in each slice of the view by itself."""
+    """What is finer than the voxels of the structure: the power law continues, in each slice of a view separately."""
 
-    def __init__(self, form: Form, latent: Latent, rng: np.random.Generator) -> None:
+    def __init__(self, breast: CompressedBreast, structure: Structure, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.shape = tuple(fft.next_fast_len(n, real=True) for n in form.grid.shape[1:])
-        self.cut = form.grid.shape[1:]
-        fy = fft.fftfreq(self.shape[0], form.scale.pixel)[:, None]
-        fx = fft.rfftfreq(self.shape[1], form.scale.pixel)
+        self.size = breast.grid.shape[1:]
+        self.shape = tuple(fft.next_fast_len(n, real=True) for n in self.size)
+        fy = fft.fftfreq(self.shape[0], breast.scale.pixel)[:, None]
+        fx = fft.rfftfreq(self.shape[1], breast.scale.pixel)
         f = np.hypot(fy, fx)
-        limit = 0.35 / (latent.voxel * STRETCH[1])
+        limit = 0.35 / (structure.voxel * STRETCH[1])
         # A plane through a 3D power law has the exponent less one. Where structures are smaller than the slice is
-        # thick, the slice is a projection, and has the law's own.
+        # thick, the slice is a projection and has the exponent of the 3D law.
         plane = (f**2 + LARGEST**-2.0) ** (-(EXPONENT - 1) / 2)
         steeper = plane * limit / np.maximum(f, limit)
         power = steeper * (1 - np.exp(-((f / limit) ** 4))) / (2 * plane.sum())
         self.amplitude = (DETAIL * np.sqrt(power * np.prod(self.shape))).astype(np.float32)
-        self.last = np.zeros((1, 1, 1), np.float32)
 
-    def of(self, slices: int) -> Array:
+    def draw(self, slices: int) -> Array:
+        """(slices, y, x)"""
         noise = self.rng.standard_normal((slices, *self.shape), dtype=np.float32)
         field = fft.irfft2(fft.rfft2(noise) * self.amplitude, self.shape)
-        self.last = field[:, : self.cut[0], : self.cut[1]].astype(np.float32)
-        return self.last
+        return field[:, : self.size[0], : self.size[1]].astype(np.float32)
 
 
-def muscle_depth(form: Form) -> Array:
+def muscle_distance(breast: CompressedBreast) -> Array:
     """(y, x) mm inside the pectoral muscle of MLO, negative outside: a wedge at the top of the chest wall."""
-    anatomy, y, x = form.anatomy, form.grid.y[:, None], form.grid.x[None, :]
-    width, height = anatomy.muscle[0] * 0.75 * anatomy.depth, anatomy.muscle[1] * 1.1 * anatomy.length
-    down = (y - form.grid.y[0]) / height
+    anatomy, y, x = breast.anatomy, breast.grid.y[:, None], breast.grid.x[None, :]
+    width, height = anatomy.muscle[0] * 0.75 * anatomy.nipple_distance, anatomy.muscle[1] * 1.1 * anatomy.length
+    down = (y - breast.grid.y[0]) / height
     border = width * (1 - down) * (1 + 0.12 * np.sin(np.pi * np.clip(down, 0, 1)))
     return (border - x) / math.hypot(1, width / height)
 
@@ -157,18 +292,15 @@ def muscle_depth(form: Form) -> Array:
 class _Muscle:
     """The pectoral muscle, with fibres along its border."""
 
-    def __init__(self, form: Form, rng: np.random.Generator) -> None:
-        self.form = form
-        self.distance = muscle_depth(form)
-        along = 0.15 * form.grid.y[:, None]
+    def __init__(self, breast: CompressedBreast, rng: np.random.Generator) -> None:
+        self.distance = muscle_distance(breast)
+        self.half_thickness = breast.anatomy.thickness / 2 * (0.25 + 0.35 * np.clip(self.distance / 25, 0, 1))
+        along = 0.15 * breast.grid.y[:, None]
         waves = zip(rng.uniform(0.15, 0.6, 12), rng.normal(0, 0.15, 12), rng.uniform(0, 2 * np.pi, 12), strict=True)
         fibres = [np.sin(float(a) * self.distance + float(b) * along + float(c)) for a, b, c in waves]
-        self.fibres = np.sum(fibres, axis=0) / math.sqrt(12)
+        self.attenuation = MUSCLE + 0.10 * (MUSCLE - FAT) * (np.sum(fibres, axis=0) / math.sqrt(12))
 
-    def fill(self, tissue: Array, z: Array) -> None:
-        half = self.form.anatomy.thickness / 2
-        depth = half * (0.25 + 0.35 * np.clip(self.distance / 25, 0, 1))
-        edge = np.minimum(self.distance[None] / 1.5, (depth[None] - np.abs(z)[:, None, None]) / 2)
-        share = _smooth_step(edge)
-        texture = MUSCLE + 0.10 * (MUSCLE - FAT) * self.fibres[None]
-        tissue += share * (texture - tissue)
+    def add(self, tissue: Array, z: Array) -> None:
+        above = (self.half_thickness[None] - np.abs(z)[:, None, None]) / 2
+        share = _smooth_step(np.minimum(self.distance[None] / 1.5, above))
+        tissue += share * (self.attenuation[None] - tissue)
