@@ -12,11 +12,10 @@ import pandas as pd
 from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.data.datasets import tables
-from mm3d.evaluate.joined import Joined, join
-from mm3d.evaluate.measure import recalls
+from mm3d.evaluate.match import MatchedPredictions, match_predictions
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.dbtex import dbtex
-from mm3d.evaluate.metrics.froc import Detections
+from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import read_truth
 from mm3d.output.predictions import COLUMNS, read_dbtex
@@ -61,23 +60,23 @@ def measure() -> dict[str, float]:
         folder = Path(name)
         predicted = _write(folder)
         labels, boxes, table = (pd.read_csv(path) for path in (folder / "labels.csv", folder / "boxes.csv", predicted))
-        joined = _join(folder, predicted)
-        slices = np.array([math.nan if view.slices is None else view.slices for view in joined.views])
+        matched = _match(folder, predicted)
+        slices = matched.of_views("slice_count")
 
-        def ours(joined: Joined = joined) -> dict[str, float]:
-            return dbtex(joined.proposals, joined.findings, slices, len(joined.views))
+        def ours(matched: MatchedPredictions = matched) -> dict[str, float]:
+            return dbtex(matched.findings, matched.annotations, slices, len(matched.views))
 
         expected = plain_dbtex(labels, boxes, table)
         assert all(abs(value - expected[name]) < 1e-9 for name, value in ours().items()), (ours(), expected)
         predictions, truth = read_dbtex(predicted), read_truth(folder)
         fast, fast_join, slow = seconds_of_each(
             ours,
-            lambda: ours(join("predictions", predictions, truth, EvaluateSettings())),
+            lambda: ours(match_predictions("predictions", predictions, truth, EvaluateSettings())),
             lambda: plain_dbtex(labels, boxes, table),
             rounds=2,
         )
         fast_files, slow_files = seconds_of_each(
-            lambda: ours(_join(folder, predicted)),
+            lambda: ours(_match(folder, predicted)),
             lambda: plain_dbtex(
                 *(pd.read_csv(path) for path in (folder / "labels.csv", folder / "boxes.csv", predicted))
             ),
@@ -94,8 +93,8 @@ def measure() -> dict[str, float]:
     }
 
 
-def _join(folder: Path, predicted: Path) -> Joined:
-    return join("predictions", read_dbtex(predicted), read_truth(folder), EvaluateSettings())
+def _match(folder: Path, predicted: Path) -> MatchedPredictions:
+    return match_predictions("predictions", read_dbtex(predicted), read_truth(folder), EvaluateSettings())
 
 
 def _write(folder: Path) -> Path:
@@ -181,15 +180,17 @@ def plain_dbtex(labels: Any, boxes: Any, predictions: Any) -> dict[str, float]:
 def _bootstrap() -> None:
     random = np.random.default_rng(0)
     volumes = np.repeat(np.arange(500), 4)
-    d = Detections(
-        found=random.normal(1, 1, 300),
+    scores = FrocScores(
+        hit=random.normal(1, 1, 300),
         false=random.normal(0, 1, 20_000),
-        found_owner=random.integers(0, 500, 300),
-        false_owner=random.integers(0, 500, 20_000),
-        volume_owner=volumes,
+        hit_patient=random.integers(0, 500, 300),
+        false_patient=random.integers(0, 500, 20_000),
+        volume_patient=volumes,
     )
     rates = (0.25, 0.5)
-    recalls(d, bootstrap.recalls_at(d, np.array(rates), bootstrap.draw(500, REPLICATES, 0)), rates)
+    replicates = bootstrap.recalls_at(scores, np.array(rates), bootstrap.draw(500, REPLICATES, 0))
+    for rate, drawn in zip(rates, replicates.T, strict=True):
+        recall_at(scores, rate), bootstrap.standard_error(drawn), bootstrap.interval(drawn)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from support.counted_cohort import ROWS, figures, recall, write_rows
 from support.csv_files import write_csv
 
 from mm3d.data.datasets import tables
-from mm3d.evaluate.run import names_of
+from mm3d.evaluate.run import name_systems
 from mm3d.shared.errors import InputError
 
 
@@ -48,8 +48,8 @@ def test_a_better_system_is_told_from_a_worse_one(tmp_path: Path) -> None:
 
 
 def test_names_tell_files_apart() -> None:
-    assert names_of([Path("a/p.csv"), Path("b/p.csv")]) == ["a/p", "b/p"]
-    assert names_of([Path("a/p.csv"), Path("b/q.csv")]) == ["p", "q"]
-    assert len(set(names_of([Path("a/p.csv"), Path("a/p.json")]))) == 2
+    assert name_systems([Path("a/p.csv"), Path("b/p.csv")]) == ["a/p", "b/p"]
+    assert name_systems([Path("a/p.csv"), Path("b/q.csv")]) == ["p", "q"]
+    assert len(set(name_systems([Path("a/p.csv"), Path("a/p.json")]))) == 2
     with pytest.raises(InputError, match="given twice"):
-        names_of([Path("a/p.csv"), Path("a/../a/p.csv")])
+        name_systems([Path("a/p.csv"), Path("a/../a/p.csv")])

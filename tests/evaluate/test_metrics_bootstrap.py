@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from support.boxes import array, detections
+from support.boxes import array, make_scores
 
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.calibration import operating_point
-from mm3d.evaluate.metrics.froc import Detections, limit_at, recall_at
+from mm3d.evaluate.metrics.froc import FrocScores, limit_at, recall_at
 
 INF = np.inf
 RATES = np.array([0.0, 0.25, 0.5, 1.0])
 
 
-def some_patients(random: np.random.Generator, patients: int) -> Detections:
+def some_patients(random: np.random.Generator, patients: int) -> FrocScores:
     """Patients with 4 volumes; a quarter have cancers, found together or not, which makes a naive error too small."""
     found, found_owner = [], []
     for patient in range(patients):
@@ -24,7 +24,7 @@ def some_patients(random: np.random.Generator, patients: int) -> Detections:
     texture = random.normal(size=patients)
     false_owner = np.repeat(np.arange(patients), random.poisson(np.exp(1 + 0.5 * texture)))
     false = 0.5 * texture[false_owner] + random.normal(size=len(false_owner))
-    return Detections(
+    return FrocScores(
         array(found), false, np.array(found_owner, dtype=np.int64), false_owner, np.repeat(np.arange(patients), 4)
     )
 
@@ -53,12 +53,12 @@ def test_a_replicate_is_what_the_patients_drawn_would_give() -> None:
     recalls = bootstrap.recalls_at(d, RATES, weights)
     limits = bootstrap.limits_at(d, RATES, weights)
     for b, drawn in enumerate(weights):
-        copy = Detections(
-            np.repeat(d.found, drawn[d.found_owner]),
-            np.repeat(d.false, drawn[d.false_owner]),
-            np.repeat(d.found_owner, drawn[d.found_owner]),
-            np.repeat(d.false_owner, drawn[d.false_owner]),
-            np.repeat(d.volume_owner, drawn[d.volume_owner]),
+        copy = FrocScores(
+            np.repeat(d.hit, drawn[d.hit_patient]),
+            np.repeat(d.false, drawn[d.false_patient]),
+            np.repeat(d.hit_patient, drawn[d.hit_patient]),
+            np.repeat(d.false_patient, drawn[d.false_patient]),
+            np.repeat(d.volume_patient, drawn[d.volume_patient]),
         )
         for i, rate in enumerate(RATES):
             assert recalls[b, i] == pytest.approx(recall_at(copy, rate), abs=1e-12)
@@ -75,7 +75,7 @@ def test_every_replicate_draws_as_many_patients_and_a_seed_is_a_seed() -> None:
 
 
 def test_a_replicate_without_a_finding_has_no_recall_and_does_not_count() -> None:
-    d = Detections(array([0.9]), array([0.5]), np.array([0]), np.array([1]), np.array([0, 1]))
+    d = FrocScores(array([0.9]), array([0.5]), np.array([0]), np.array([1]), np.array([0, 1]))
     recalls = bootstrap.recalls_at(d, np.array([1.0]), np.array([[2, 0], [0, 2], [1, 1]]))[:, 0]
     assert np.isnan(recalls[1])
     assert recalls[[0, 2]].tolist() == [1.0, 1.0]
@@ -95,12 +95,12 @@ def test_p_of_differences() -> None:
 
 
 def test_an_operating_point_by_hand() -> None:
-    d = detections(found=[0.9, 0.6, 0.4, -INF], false=[0.7, 0.5, 0.3], volumes=4)
+    d = make_scores(hit=[0.9, 0.6, 0.4, -INF], false=[0.7, 0.5, 0.3], volumes=4)
     draws = np.array([[1, 1, 1, 1], [2, 2, 0, 0], [0, 0, 2, 2]])  # of three replicates: intervals are the extremes
     point = operating_point(d, 0.25, draws)
-    assert (point.threshold, point.recall, point.rate) == (0.6, 0.5, 0.25)
-    assert point.recall_interval == (0.0, 1.0)  # at 0.6, both findings of the second draw and none of the third's
-    assert point.rate_interval == (0.0, 0.5)  # 0.7 twice in four volumes, or nothing
-    assert point.threshold_interval == (0.3, 0.7)  # the first false positive too many of the third and of the second
-    never = operating_point(detections([-INF], [], 2), 0.25, bootstrap.draw(2, 50, 0))
-    assert (never.threshold, never.recall, never.rate) == (INF, 0.0, 0.0)
+    assert (point["threshold"], point["recall"], point["fp_per_volume"]) == (0.6, 0.5, 0.25)
+    assert point["recall_interval"] == (0.0, 1.0)  # at 0.6, both findings of the second draw and none of the third's
+    assert point["fp_per_volume_interval"] == (0.0, 0.5)  # 0.7 twice in four volumes, or nothing
+    assert point["threshold_interval"] == (0.3, 0.7)  # the first false positive too many of the third and of the second
+    never = operating_point(make_scores([-INF], [], 2), 0.25, bootstrap.draw(2, 50, 0))
+    assert (never["threshold"], never["recall"], never["fp_per_volume"]) == (INF, 0.0, 0.0)

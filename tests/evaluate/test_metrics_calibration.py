@@ -5,28 +5,28 @@ import pytest
 from support.boxes import array
 
 from mm3d.evaluate.metrics.calibration import reliability, wilson
-from mm3d.evaluate.metrics.depth import depth_errors
+from mm3d.evaluate.metrics.slice_errors import slice_errors
 
 NAN = np.nan
 
 
 def test_reliability_by_hand() -> None:
     scores = array([0.05, 0.05, 0.1, 0.19, 1.0, 0.95, 0.98, 0.97])
-    found = reliability(scores, np.array([False, True, False, False, True, True, True, True]))
-    assert found.score == pytest.approx([0.05, 0.145, 0.975])
-    assert found.malignant.tolist() == [0.5, 0.0, 1.0]
-    assert found.count.tolist() == [2, 2, 4]
-    assert found.error == pytest.approx((2 * 0.45 + 2 * 0.145 + 4 * 0.025) / 8)
-    assert (found.low <= found.malignant).all()
-    assert (found.malignant <= found.high).all()
+    result = reliability(scores, np.array([False, True, False, False, True, True, True, True]))
+    bins = result["bins"]
+    assert [row["score"] for row in bins] == pytest.approx([0.05, 0.145, 0.975])
+    assert [row["malignant"] for row in bins] == [0.5, 0.0, 1.0]
+    assert [row["count"] for row in bins] == [2, 2, 4]
+    assert result["expected_calibration_error"] == pytest.approx((2 * 0.45 + 2 * 0.145 + 4 * 0.025) / 8)
+    assert all(row["interval"][0] <= row["malignant"] <= row["interval"][1] for row in bins)
 
 
 def test_scores_that_are_probabilities_have_little_error_and_squared_ones_more() -> None:
     random = np.random.default_rng(0)
     p = random.random(20_000)
     malignant = random.random(20_000) < p
-    assert reliability(p, malignant).error < 0.015
-    assert reliability(p**2, malignant).error > 0.1
+    assert reliability(p, malignant)["expected_calibration_error"] < 0.015
+    assert reliability(p**2, malignant)["expected_calibration_error"] > 0.1
 
 
 def test_logits_are_no_probabilities() -> None:
@@ -40,15 +40,23 @@ def test_wilsons_interval_is_the_published_one() -> None:
     assert high == pytest.approx([0.2775, 0.1744], abs=1e-4)
 
 
-def test_depth_errors_by_hand() -> None:
+def test_slice_errors_by_hand() -> None:
     predicted = array([10, 20, 30, NAN, 5, 40])
     annotated = array([12, 20, 25, 9, NAN, 50])
     visible = (array([10, 19, 26, 5, NAN, NAN]), array([14, 21, 29, 12, NAN, NAN]))
-    found = depth_errors(predicted, annotated, visible, array([1.0, 0.5, NAN, 1.0, 1.0, 1.0]))
-    assert (found.findings, found.median_slices, found.mean_slices) == pytest.approx((4, 3.5, 17 / 4))
-    assert found.p90_slices == pytest.approx(8.5)  # of 0, 2, 5 and 10
-    assert (found.findings_mm, found.median_mm, found.mean_mm) == (3, 2.0, 4.0)
-    assert (found.findings_visible, found.visible) == pytest.approx((3, 2 / 3))
-    none = depth_errors(*(array([]),) * 2, (array([]), array([])), array([]))
-    assert none.findings == 0
-    assert np.isnan(none.median_slices)
+    errors = slice_errors(predicted, annotated, visible, array([1.0, 0.5, NAN, 1.0, 1.0, 1.0]))
+    assert errors | {"visible": 0} == {
+        "findings": 4,
+        "median_slices": 3.5,
+        "mean_slices": 17 / 4,
+        "p90_slices": pytest.approx(8.5),  # of 0, 2, 5 and 10
+        "findings_mm": 3,
+        "median_mm": 2.0,
+        "mean_mm": 4.0,
+        "visible": 0,
+        "findings_visible": 3,
+    }
+    assert errors["visible"] == pytest.approx(2 / 3)
+    none = slice_errors(*(array([]),) * 2, (array([]), array([])), array([]))
+    assert none["findings"] == 0
+    assert np.isnan(none["median_slices"])

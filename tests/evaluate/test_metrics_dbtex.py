@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.boxes import SQUARE, Box, findings, proposals
+from support.boxes import SQUARE, Box, make_annotations, make_findings
 
 from mm3d.evaluate.metrics.dbtex import assign, dbtex
-from mm3d.evaluate.metrics.hits import Findings, FloatArray, Proposals
+from mm3d.evaluate.metrics.hits import Annotations, Findings, FloatArray
 
 SLICES = np.full(4, 40.0)
 
@@ -21,7 +21,7 @@ def sensitivities(result: dict[str, float]) -> list[float]:
 
 def test_a_hit_is_a_matter_of_centres() -> None:
     """Centre at (50, 50), slice 20 of 40: within 100 pixels and 10 slices, both included."""
-    true = findings((0, SQUARE, 20))
+    true = make_annotations((0, SQUARE, 20))
 
     def moved(x: float, y: float) -> Box:
         return (x, y, 100 + x, 100 + y)
@@ -34,39 +34,41 @@ def test_a_hit_is_a_matter_of_centres() -> None:
         (0, SQUARE, 30.5, 1.0),
         (1, SQUARE, 20.0, 1.0),  # a volume without findings
     ]
-    assert assign(proposals(*rows), true, SLICES).tolist() == [0, 0, -1, 0, -1, -1]
+    assert assign(make_findings(*rows), true, SLICES).tolist() == [0, 0, -1, 0, -1, -1]
 
 
 def test_a_large_finding_is_hit_within_half_its_diagonal() -> None:
-    true = findings((0, (0, 0, 600, 800), 20))  # half a diagonal is 500
+    true = make_annotations((0, (0, 0, 600, 800), 20))  # half a diagonal is 500
     rows = [(0, (290 + x, 390 + y, 310 + x, 410 + y), 20.0, 1.0) for x, y in ((300, 400), (301, 400), (500, 0))]
-    assert assign(proposals(*rows), true, SLICES).tolist() == [0, -1, 0]
+    assert assign(make_findings(*rows), true, SLICES).tolist() == [0, -1, 0]
 
 
 @pytest.mark.parametrize(("depth", "centre"), [(0, 30), (-1, 29.5), (1, 30.5), (9, 34.5)])
 def test_the_depth_counts_from_the_first_slice(depth: float, centre: float) -> None:
     """Z is 30: slices of a proposal are kept as their middle, the official rule wants Z + Depth / 2."""
     middle = 30 + (max(depth, 1) - 1) / 2
-    one = proposals((0, SQUARE, middle, 1.0), depth=depth)
-    assert assign(one, findings((0, SQUARE, centre - 10)), SLICES).tolist() == [0]
-    assert assign(one, findings((0, SQUARE, centre + 10)), SLICES).tolist() == [0]
-    assert assign(one, findings((0, SQUARE, centre - 10.5)), SLICES).tolist() == [-1]
+    one = make_findings((0, SQUARE, middle, 1.0), span=depth)
+    assert assign(one, make_annotations((0, SQUARE, centre - 10)), SLICES).tolist() == [0]
+    assert assign(one, make_annotations((0, SQUARE, centre + 10)), SLICES).tolist() == [0]
+    assert assign(one, make_annotations((0, SQUARE, centre - 10.5)), SLICES).tolist() == [-1]
 
 
 def test_of_two_findings_the_nearest_is_hit_and_only_that() -> None:
     near, far = (0, SQUARE, 20.0), (0, (50, 0, 150, 100), 20.0)
-    one = proposals((0, (20, 0, 120, 100), 20.0, 1.0))
-    assert assign(one, findings(near, far), SLICES).tolist() == [0]
-    assert assign(one, findings(far, near), SLICES).tolist() == [1]
-    even = proposals((0, (25, 0, 125, 100), 20.0, 1.0))
-    assert assign(even, findings(near, far), SLICES).tolist() == [0]  # equally near: the first
-    deep = findings((0, SQUARE, 26.0), (0, (5, 0, 105, 100), 20.0))
-    assert assign(proposals((0, SQUARE, 20.0, 1.0)), deep, SLICES).tolist() == [1]  # 6 slices are more than 5 pixels
+    one = make_findings((0, (20, 0, 120, 100), 20.0, 1.0))
+    assert assign(one, make_annotations(near, far), SLICES).tolist() == [0]
+    assert assign(one, make_annotations(far, near), SLICES).tolist() == [1]
+    even = make_findings((0, (25, 0, 125, 100), 20.0, 1.0))
+    assert assign(even, make_annotations(near, far), SLICES).tolist() == [0]  # equally near: the first
+    deep = make_annotations((0, SQUARE, 26.0), (0, (5, 0, 105, 100), 20.0))
+    assert assign(make_findings((0, SQUARE, 20.0, 1.0)), deep, SLICES).tolist() == [
+        1
+    ]  # 6 slices are more than 5 pixels
 
 
 def test_sensitivity_by_hand_with_repeats_and_interpolation() -> None:
     """2 findings in 2 of 4 volumes. Thresholds 1.9, 0.9, 0.8, 0.5, -0.6; on volumes with findings."""
-    true = findings((0, SQUARE, 20), (1, SQUARE, 20))
+    true = make_annotations((0, SQUARE, 20), (1, SQUARE, 20))
     away: Box = (900, 900, 950, 950)
     rows = [
         (0, SQUARE, 20.0, 0.9),
@@ -78,7 +80,7 @@ def test_sensitivity_by_hand_with_repeats_and_interpolation() -> None:
         (1, SQUARE, 20.0, 0.5),
         (2, away, 20.0, 0.4),
     ]
-    result = dbtex(proposals(*rows), true, SLICES, volumes=4)
+    result = dbtex(make_findings(*rows), true, SLICES, volumes=4)
     # (0, 0), (0, 0.5), (0, 0.5), (2, 1), (2, 1) per volume with findings; the last of equal places counts.
     assert sensitivities(result) == [0.75, 1, 1, 1]
     assert result["mean_sensitivity_positive"] == 0.9375
@@ -86,18 +88,18 @@ def test_sensitivity_by_hand_with_repeats_and_interpolation() -> None:
 
 
 def test_without_predictions_all_is_zero_and_without_findings_there_is_no_score() -> None:
-    assert set(dbtex(proposals(), findings((0, SQUARE, 20)), SLICES, 4).values()) == {0.0}
-    with pytest.raises(ValueError, match="needs a finding"):
-        dbtex(proposals((0, SQUARE, 20, 1)), findings(), SLICES, 4)
+    assert set(dbtex(make_findings(), make_annotations((0, SQUARE, 20)), SLICES, 4).values()) == {0.0}
+    with pytest.raises(ValueError, match="needs an annotation"):
+        dbtex(make_findings((0, SQUARE, 20, 1)), make_annotations(), SLICES, 4)
 
 
-def slow_dbtex(given_boxes: Proposals, true: Findings, slices: FloatArray, volumes: int) -> dict[str, float]:
+def slow_dbtex(given_boxes: Findings, true: Annotations, slices: FloatArray, volumes: int) -> dict[str, float]:
     """The same, as the rules are told: row by row, threshold by threshold."""
-    first = given_boxes.slices - (np.maximum(given_boxes.depths, 1) - 1) / 2
+    first = given_boxes.slices - (np.maximum(given_boxes.spans, 1) - 1) / 2
     rows: list[dict[str, Any]] = []
     for p, score in enumerate(given_boxes.scores.tolist()):
         x1, y1, x2, y2 = given_boxes.boxes[p]
-        centre = ((x1 + x2) / 2, (y1 + y2) / 2, first[p] + given_boxes.depths[p] / 2)
+        centre = ((x1 + x2) / 2, (y1 + y2) / 2, first[p] + given_boxes.spans[p] / 2)
         volume = given_boxes.volume[p]
         near = []
         for f in np.flatnonzero(true.volume == volume):
@@ -143,7 +145,7 @@ def any_boxes(draw: st.DrawFn, depth: bool) -> list[Any]:
 @given(rows=any_boxes(depth=True), true=any_boxes(depth=False), depth=st.sampled_from([-1, 0, 1, 4]), data=st.data())
 def test_the_fast_way_gives_what_the_rules_give(rows: Any, true: Any, depth: float, data: st.DataObject) -> None:
     scores = data.draw(st.lists(st.integers(0, 9).map(float), min_size=len(rows), max_size=len(rows)))
-    given_boxes = proposals(*((*row, score) for row, score in zip(rows, scores, strict=True)), depth=depth)
+    given_boxes = make_findings(*((*row, score) for row, score in zip(rows, scores, strict=True)), span=depth)
     slices = np.array([40.0, 30.0, 20.0, 50.0])
-    found = dbtex(given_boxes, findings(*true), slices, 4)
-    assert found == pytest.approx(slow_dbtex(given_boxes, findings(*true), slices, 4), abs=1e-9)
+    found = dbtex(given_boxes, make_annotations(*true), slices, 4)
+    assert found == pytest.approx(slow_dbtex(given_boxes, make_annotations(*true), slices, 4), abs=1e-9)

@@ -16,8 +16,7 @@ from mm3d.data.datasets.keys import Key
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation
-from mm3d.evaluate import judge as judging
-from mm3d.evaluate.joined import join
+from mm3d.evaluate.match import froc_scores, match_predictions
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import recall_at
 from mm3d.evaluate.metrics.roc import delong
@@ -69,7 +68,7 @@ def made_up_predictions(truth: Truth, random: np.random.Generator) -> Prediction
         views = []
         for view in breast.views:
             proposals = [Finding((50, 50, 70, 70), float(random.beta(1, 5)), 2.0) for _ in range(3)]
-            if view.findings and random.random() < 0.8:
+            if view.annotations and random.random() < 0.8:
                 proposals.append(Finding((10, 10, 30, 31), float(random.beta(3, 3)), float(random.integers(0, 10))))
             views.append(ViewPrediction(view.key.view, tuple(proposals), "DBT", float(random.random())))
         score = float(np.clip(random.normal(0.4 + 0.2 * (breast.label == "malignant"), 0.2), 0, 1))
@@ -99,9 +98,9 @@ def test_the_scores_that_are_kept_give_the_figures_of_all_predictions(rule: str,
     """0.8 false positives per volume are enough for R@0.5, its replicates included."""
     truth, settings = made_up_truth(), EvaluateSettings()
     predictions = made_up_predictions(truth, np.random.default_rng(0))
-    judged = judging.judge(join("made up", predictions, truth, settings), settings)
-    whole = judging.detections(judged, judged.rules[rule])
-    path = write_result(made_up_result(compact(judged)), tmp_path)
+    matched = match_predictions("made up", predictions, truth, settings)
+    whole = froc_scores(matched, rule)
+    path = write_result(made_up_result(compact(matched)), tmp_path)
     write_cohort(judged_cohort(truth, settings), tmp_path)
     kept = detections(read_cohort(tmp_path), read_result(path), rule)
     assert kept is not None

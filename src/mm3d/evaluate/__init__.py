@@ -1,1 +1,1 @@
-"""`mm3d evaluate`: predictions beside the truth, measured, compared and drawn. docs/evaluation.md has the rules."""
+"""Measure predictions against the truth, compare systems, and show the metrics. docs/evaluation.md has the rules."""

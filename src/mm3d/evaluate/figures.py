@@ -1,8 +1,8 @@
-"""FROC, ROC and reliability as figures for a page or a talk, PNG and SVG."""
+"""Draw FROC, ROC and reliability curves as PNG and SVG, for a page or a talk."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mm3d.evaluate.measure import Measured
+from mm3d.evaluate.measure import System
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import froc, recall_at
 from mm3d.evaluate.metrics.roc import roc
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.shared.files import replacing
 
-# Okabe and Ito's colours, which people who do not see red and green tell apart, too.
+# The colours of Okabe and Ito, which colour-blind people can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -34,24 +34,22 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "svg.fonttype": "none",  # letters stay letters
+    "svg.fonttype": "none",  # keep letters as text
     "svg.hashsalt": "mm3d",
 }
 INCHES = (4.4, 3.9)
 SUFFIXES = (".png", ".svg")
 
 
-def draw_figures(
-    systems: list[Measured], weights: bootstrap.Weights, settings: EvaluateSettings, folder: Path
-) -> list[str]:
-    """Draw what there is to draw; returns the names of the files."""
+def draw_figures(systems: list[System], draws: bootstrap.Draws, settings: EvaluateSettings, folder: Path) -> list[str]:
+    """Draw the figures that the systems have; returns the names of the files."""
     pictures: dict[str, Callable[[Axes], None]] = {
-        "froc": lambda axes: _froc(axes, systems, weights, settings),
+        "froc": lambda axes: _froc(axes, systems, draws, settings),
         "roc": lambda axes: _roc(axes, systems),
     }
     if any(system.result["calibration"]["breast"] for system in systems):
         pictures["reliability"] = lambda axes: _reliability(axes, systems)
-    else:  # that of an earlier run would pass for ours
+    else:  # a figure of an earlier run must not stay beside this run's
         for suffix in SUFFIXES:
             (folder / f"reliability{suffix}").unlink(missing_ok=True)
     for name, draw in pictures.items():
@@ -65,7 +63,7 @@ def _save(stem: Path, draw: Callable[[Axes], None]) -> None:
         FigureCanvasAgg(figure)
         draw(figure.add_subplot())
         for suffix in SUFFIXES:
-            metadata = {"Date": None} if suffix == ".svg" else {}  # the same figures give the same file
+            metadata = {"Date": None} if suffix == ".svg" else {}  # the same curves give the same file
             with replacing(stem.with_suffix(suffix)) as partial:
                 figure.savefig(partial, dpi=200, format=suffix[1:], metadata=metadata)
 
@@ -74,87 +72,78 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _froc(axes: Axes, systems: list[Measured], weights: bootstrap.Weights, settings: EvaluateSettings) -> None:
+def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws, settings: EvaluateSettings) -> None:
     right = max(1.0, 4 * max(settings.rates, default=0.5))
     grid = np.linspace(0, right, 101)
     for number, system in enumerate(systems):
         colour = _colour(number)
-        for rule in system.judged.rules:
-            detections = system.detections[rule, "finding"]
-            if not len(detections.found):
+        for rule in system.matched.rules:
+            scores = system.matched.froc[rule, "finding"]
+            if not len(scores.hit):
                 continue
-            false, recall, _ = froc(detections)
-            # A step: between two thresholds nothing can be had.
+            false, recall, _ = froc(scores)
+            # The curve is a step, because there is nothing between two thresholds.
             false, recall = np.append(false, max(right, false[-1])), np.append(recall, recall[-1])
             main = rule == "2D"
-            label = f"{system.name}, {rule}" if len(system.judged.rules) > 1 else system.name
+            label = f"{system.name}, {rule}" if len(system.matched.rules) > 1 else system.name
             axes.step(
                 *(false, recall), where="post", color=colour, label=label,
                 linewidth=1.6 if main else 1.2, linestyle="-" if main else (0, (4, 1.5)),
             )  # fmt: skip
             if main:
-                replicates = bootstrap.recalls_at(detections, grid, weights)
+                replicates = bootstrap.recalls_at(scores, grid, draws)
                 if np.isfinite(replicates).any():
                     low, high = np.nanquantile(replicates, [0.025, 0.975], axis=0)
                     axes.fill_between(grid, low, high, color=colour, alpha=0.13, linewidth=0)
             rates = np.array(settings.rates)
             axes.plot(
-                rates, [recall_at(detections, rate) for rate in rates], color=colour, linestyle="", marker="o",
+                rates, [recall_at(scores, rate) for rate in rates], color=colour, linestyle="", marker="o",
                 markersize=4.5, markerfacecolor=colour if main else "white", zorder=3,
             )  # fmt: skip
     axes.set(xlabel="False positives per volume", ylabel="Recall of malignant findings", title="FROC")
-    told = f"IoU ≥ {settings.iou:g}; band: 95% over patients, 2D"
-    axes.set_title(told, loc="right", fontsize=7.5, fontweight="normal", color="#666666")
+    rule = f"IoU ≥ {settings.iou:g}; band: 95% over patients, 2D"
+    axes.set_title(rule, loc="right", fontsize=7.5, fontweight="normal", color="#666666")
     axes.set(xlim=(0, right), ylim=(0, 1))
-    _legend(axes, "lower right" if _high(systems, right) else "upper left")
+    _add_legend(axes)
 
 
-def _high(systems: list[Measured], right: float) -> bool:
-    """Whether the curves leave the lower right corner free."""
-    return all(
-        recall_at(system.detections["2D", "finding"], right / 2) > 0.55
-        for system in systems
-        if len(system.detections["2D", "finding"].found)
-    )
-
-
-def _roc(axes: Axes, systems: list[Measured]) -> None:
-    """One system: breast, image and case. Several: their breasts."""
+def _roc(axes: Axes, systems: list[System]) -> None:
+    """Of one system the curves of breasts, images and cases; of several systems those of their breasts."""
     axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
     levels = ("breast", "image", "case") if len(systems) == 1 else ("breast",)
     curves = [(system, level) for system in systems for level in levels]
     for number, (system, level) in enumerate(curves):
-        units, found = system.scored[level], system.result["auc"][level]
-        if np.isnan(found["auc"]):
+        units, area = system.matched.units[level], system.result["auc"][level]
+        if np.isnan(area["auc"]):
             continue
-        error = "" if np.isnan(found["standard_error"]) else f" ± {found['standard_error']:.3f}"
+        error = "" if np.isnan(area["standard_error"]) else f" ± {area['standard_error']:.3f}"
         name = level.capitalize() if len(systems) == 1 else system.name
         false, true = roc(units.scores, units.positive)
-        axes.plot(false, true, color=_colour(number), linewidth=1.6, label=f"{name}, AUC {found['auc']:.3f}{error}")
+        axes.plot(false, true, color=_colour(number), linewidth=1.6, label=f"{name}, AUC {area['auc']:.3f}{error}")
     of = f": {systems[0].name}" if len(systems) == 1 else " of breasts"
     axes.set(xlabel="1 − specificity", ylabel="Sensitivity", title=f"ROC{of}", xlim=(-0.005, 1), ylim=(0, 1.005))
     axes.set_aspect("equal")
-    _legend(axes, "lower right")
+    _add_legend(axes)
 
 
-def _reliability(axes: Axes, systems: list[Measured]) -> None:
+def _reliability(axes: Axes, systems: list[System]) -> None:
     axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
     for number, system in enumerate(systems):
-        found = system.result["calibration"]["breast"]
-        if not found:
+        calibration = system.result["calibration"]["breast"]
+        if not calibration:
             continue
-        x, y = ([row[name] for row in found["bins"]] for name in ("score", "malignant"))
-        low, high = np.array([row["interval"] for row in found["bins"]]).T
+        x, y = ([row[name] for row in calibration["bins"]] for name in ("score", "malignant"))
+        low, high = np.array([row["interval"] for row in calibration["bins"]]).T
         axes.errorbar(
             x, y, yerr=np.abs([y - low, high - y]), color=_colour(number), linewidth=1.4, elinewidth=0.8, marker="o",
-            markersize=4, label=f"{system.name}, ECE {found['expected_calibration_error']:.3f}",
+            markersize=4, label=f"{system.name}, ECE {calibration['expected_calibration_error']:.3f}",
         )  # fmt: skip
     axes.set(xlabel="Mean score of breasts", ylabel="Share that is malignant", title="Reliability")
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_aspect("equal")
-    _legend(axes, "upper left")
+    _add_legend(axes)
 
 
-def _legend(axes: Axes, place: Literal["lower right", "upper left"]) -> None:
+def _add_legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc=place, handlelength=1.8, borderaxespad=0.6)
+        axes.legend(loc="best", handlelength=1.8, borderaxespad=0.6)

@@ -1,101 +1,114 @@
-"""per-finding.csv and per-volume.csv: what to look at when a figure surprises."""
+"""Write per-finding.csv and per-volume.csv: what to look at when a metric is surprising."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mm3d.evaluate.measure import Measured, reference_slices
-from mm3d.evaluate.metrics.hits import best_proposals
+from mm3d.evaluate.match import MatchedPredictions
+from mm3d.evaluate.metrics.hits import best_findings, highest_by
+from mm3d.evaluate.table import reference_slices
 from mm3d.shared.files import replacing
 
-FINDING_COLUMNS = (
-    *("system", "PatientID", "StudyUID", "View", "modality", "malignant", "kind", "x1", "y1", "x2", "y2"),
-    *("slice", "first_slice", "last_slice", "hit_2d", "hit_3d", "score", "rank", "iou"),
-    *("proposal_x1", "proposal_y1", "proposal_x2", "proposal_y2", "proposal_slice", "slice_error", "slice_error_mm"),
-)
-VOLUME_COLUMNS = (
-    *("system", "PatientID", "StudyUID", "View", "modality", "split", "breast_label", "annotated", "in_froc"),
-    *("findings", "malignant_findings", "malignant_findings_hit_2d", "malignant_findings_hit_3d"),
-    *("proposals", "image_score", "highest_false_positive_2d"),
-)
-
-Cell = str | int | float | None
+Columns = dict[str, Sequence[Any]]
 
 
-def write_lists(systems: list[Measured], folder: Path) -> None:
-    _write(folder / "per-finding.csv", FINDING_COLUMNS, (row for system in systems for row in _findings(system)))
-    _write(folder / "per-volume.csv", VOLUME_COLUMNS, (row for system in systems for row in _volumes(system)))
+def write_lists(systems: list[MatchedPredictions], folder: Path) -> None:
+    _write(folder / "per-finding.csv", [_list_annotations(matched) for matched in systems])
+    _write(folder / "per-volume.csv", [_list_volumes(matched) for matched in systems])
 
 
-def _write(path: Path, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
+def _write(path: Path, tables: list[Columns]) -> None:
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(tuple(map(_cell, row)) for row in rows)
+        writer.writerow(tables[0])
+        for columns in tables:
+            writer.writerows(tuple(map(_cell, row)) for row in zip(*columns.values(), strict=True))
 
 
-def _cell(value: Cell) -> str:
-    if value is None or (isinstance(value, float) and not np.isfinite(value)):
-        return ""
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+def _cell(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.10g}" if np.isfinite(value) else ""
+    return "" if value is None else str(value)
 
 
-def _findings(system: Measured) -> Iterator[tuple[Cell, ...]]:
-    """Each finding with the highest-scoring proposal that hits it in 2D; `rank` is its place in its volume, from 1."""
-    judged, joined = system.judged, system.judged.joined
-    proposals, flat = joined.proposals, judged.rules["2D"].hits
-    best = best_proposals(flat, proposals, len(joined.marks))
-    overlap = dict(zip(zip(flat.proposal.tolist(), flat.finding.tolist(), strict=True), flat.iou.tolist(), strict=True))
-    deep = set(judged.rules["3D"].hits.finding.tolist()) if "3D" in judged.rules else set()
-    known = ~np.isnan(judged.visible[0])
-    reference = reference_slices(joined.findings)
-    for f, mark in enumerate(joined.marks):
-        view = joined.views[joined.findings.volume[f]]
-        p = int(best[f])
-        told: tuple[Cell, ...] = (None,) * 10
-        if p >= 0:
-            rivals = proposals.scores[proposals.volume == proposals.volume[p]]
-            error = float(abs(proposals.slices[p] - reference[f]))
-            told = (
-                float(proposals.scores[p]),
-                1 + int((rivals > proposals.scores[p]).sum()),
-                overlap[p, f],
-                *map(float, proposals.boxes[p]),
-                float(proposals.slices[p]),
-                error,
-                None if view.slice_spacing is None else error * view.slice_spacing,
-            )
-        yield (
-            *(joined.name, *view.key[:3], joined.modality, int(mark.malignant), mark.kind, *map(float, mark.box)),
-            *(mark.slice, mark.first_slice, mark.last_slice, int(p >= 0)),
-            int(f in deep) if "3D" in judged.rules and known[f] else None,
-            *told,
-        )
+def _list_annotations(matched: MatchedPredictions) -> Columns:
+    """Each annotation with the best finding that hits it in 2D; `rank` is the place of the finding in its volume."""
+    findings, annotations, flat = matched.findings, matched.annotations, matched.rules["2D"].hits
+    best = best_findings(flat, findings, len(matched.records))
+
+    def of_best(values: Any) -> Any:
+        return np.append(values, np.nan)[best]  # the number -1, no finding, takes the NaN
+
+    scores, overlap = of_best(findings.scores), np.full(len(best), np.nan)
+    shown = best[flat.annotation] == flat.finding
+    overlap[flat.annotation[shown]] = flat.iou[shown]
+    ranks = [
+        1 + int((findings.scores[findings.volume == annotations.volume[a]] > scores[a]).sum()) for a in range(len(best))
+    ]
+    hit_3d: list[bool | None] = [None] * len(best)
+    if "3D" in matched.rules:
+        deep = set(matched.rules["3D"].hits.annotation.tolist())
+        hit_3d = [None if np.isnan(first) else a in deep for a, first in enumerate(matched.visible[0])]
+    slices = of_best(findings.slices)
+    error = np.abs(slices - reference_slices(annotations))
+    views = [matched.views[volume] for volume in annotations.volume]
+    return {
+        **_identify(matched, views),
+        "malignant": matched.malignant,
+        "kind": [record.kind for record in matched.records],
+        **dict(zip(("x1", "y1", "x2", "y2"), annotations.boxes.T, strict=True)),
+        "slice": annotations.slices,
+        "first_slice": annotations.first,
+        "last_slice": annotations.last,
+        "hit_2d": best >= 0,
+        "hit_3d": hit_3d,
+        "score": scores,
+        "rank": [rank if number >= 0 else None for rank, number in zip(ranks, best, strict=True)],
+        "iou": overlap,
+        **{f"proposal_{name}": of_best(findings.boxes[:, i]) for i, name in enumerate(("x1", "y1", "x2", "y2"))},
+        "proposal_slice": slices,
+        "slice_error": error,
+        "slice_error_mm": error * matched.of_views("slice_spacing")[annotations.volume],
+    }
 
 
-def _volumes(system: Measured) -> Iterator[tuple[Cell, ...]]:
-    judged, joined = system.judged, system.judged.joined
-    V, volume = len(joined.views), joined.findings.volume
-    hit = {}
-    for name, rule in judged.rules.items():
-        found = np.zeros(len(joined.marks), dtype=bool)
-        found[rule.hits.finding] = True
-        hit[name] = np.bincount(volume[found & rule.judged], minlength=V)
-    flat = judged.rules["2D"]
-    false = np.ones(len(joined.proposals.scores), dtype=bool)
-    false[flat.hits.proposal[flat.judged[flat.hits.finding]]] = False
-    highest = np.full(V, -np.inf)
-    np.maximum.at(highest, joined.proposals.volume[false], joined.proposals.scores[false])
-    count = np.bincount(joined.proposals.volume, minlength=V)
-    for v, view in enumerate(joined.views):
-        breast = joined.breasts[joined.breast_of[v]]
-        marks = view.findings or ()
-        yield (
-            *(joined.name, *view.key[:3], joined.modality, breast.split, breast.label),
-            *(int(view.findings is not None), int(judged.volumes[v])),
-            *(len(marks), sum(mark.malignant for mark in marks)),
-            *(int(hit[name][v]) if name in hit else None for name in ("2D", "3D")),
-            *(int(count[v]), float(joined.view_scores[v]), float(highest[v])),
-        )
+def _list_volumes(matched: MatchedPredictions) -> Columns:
+    findings, volume, V = matched.findings, matched.annotations.volume, len(matched.views)
+    breasts = [matched.breasts[number] for number in matched.breast_of]
+    hits: dict[str, Sequence[int | None]] = {}
+    for name in ("2D", "3D"):
+        column = f"malignant_findings_hit_{name.lower()}"
+        hits[column] = [None] * V
+        if name in matched.rules:
+            rule = matched.rules[name]
+            hit = np.isin(np.arange(len(volume)), rule.hits.annotation) & rule.judged
+            hits[column] = np.bincount(volume[hit], minlength=V).tolist()
+    false = matched.rules["2D"].false
+    return {
+        **_identify(matched, matched.views),
+        "split": [breast.split for breast in breasts],
+        "breast_label": [breast.label for breast in breasts],
+        "annotated": [view.annotations is not None for view in matched.views],
+        "in_froc": matched.counted,
+        "findings": np.bincount(volume, minlength=V).tolist(),
+        "malignant_findings": np.bincount(volume[matched.malignant], minlength=V).tolist(),
+        **hits,
+        "proposals": np.bincount(findings.volume, minlength=V).tolist(),
+        "image_score": matched.view_scores,
+        "highest_false_positive_2d": highest_by(findings.volume[false], findings.scores[false], V),
+    }
+
+
+def _identify(matched: MatchedPredictions, views: Sequence[Any]) -> Columns:
+    return {
+        "system": [matched.name] * len(views),
+        "PatientID": [view.key.patient for view in views],
+        "StudyUID": [view.key.study for view in views],
+        "View": [view.key.view for view in views],
+        "modality": [matched.modality] * len(views),
+    }

@@ -1,22 +1,19 @@
-"""`mm3d evaluate`: files of predictions and a cohort in, figures, lists and pictures out."""
+"""`mm3d evaluate`: predictions files and a cohort in, metrics, lists and figures out."""
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.evaluate.compare import comparisons
-from mm3d.evaluate.joined import in_split, join, patients_of
 from mm3d.evaluate.lists import write_lists
-from mm3d.evaluate.measure import Measured, measure
+from mm3d.evaluate.match import match_predictions
+from mm3d.evaluate.measure import System, compare, measure
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.evaluate.subgroups import subgroups
-from mm3d.evaluate.tell import tell
+from mm3d.evaluate.show import print_tables
 from mm3d.evaluate.truth import read_truth
 from mm3d.output import predictions
 from mm3d.shared.config import to_dict
@@ -27,54 +24,64 @@ VERSION = 1  # of metrics.json
 
 
 def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateSettings) -> int:
-    """Evaluate, write and print. Returns the exit code."""
+    """Evaluate, write and print; returns the exit code."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; give a folder with -o.")
     console = Console()
     with console.status("evaluating"):
-        result, systems, weights = evaluate(files, truth_folder, settings)
+        result, systems, draws = evaluate(files, truth_folder, settings)
         with replacing(output / "metrics.json") as partial:
             partial.write_text(json.dumps(_plain(result), indent=1, allow_nan=False), encoding="utf-8")
-        write_lists(systems, output)
+        write_lists([system.matched for system in systems], output)
         from mm3d.evaluate.figures import draw_figures  # matplotlib takes a second to import
 
-        pictures = draw_figures(systems, weights, settings, output)
-    tell(console, result, settings)
-    written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *pictures])
+        figures = draw_figures(systems, draws, settings, output)
+    print_tables(console, result, settings)
+    written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *figures])
     console.print(f"Wrote {output}: {written}.", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
 def evaluate(
     files: list[Path], truth_folder: Path, settings: EvaluateSettings
-) -> tuple[dict[str, Any], list[Measured], bootstrap.Weights]:
-    """The content of metrics.json, what it was computed from, and the draws of the bootstrap."""
-    names = names_of(files)
+) -> tuple[dict[str, Any], list[System], bootstrap.Draws]:
+    """Measure and compare predictions files.
+
+    Parameters
+    ----------
+    files
+        Predictions files, one for each system.
+    truth_folder
+        The cohort that they are measured on.
+    settings
+        What counts, and which metrics are wanted.
+
+    Returns
+    -------
+    result, systems, draws
+        The content of metrics.json, the systems that it was computed from, and the draws of the bootstrap.
+    """
+    names = name_systems(files)
     truth = read_truth(truth_folder)
-    patients = patients_of(in_split(truth, settings.split))
-    joined = [join(name, predictions.read(file), truth, settings) for name, file in zip(names, files, strict=True)]
-    weights = bootstrap.draw(len(patients), settings.replicates, settings.seed)
-    systems = []
-    for file, one in zip(files, joined, strict=True):
-        measured = measure(one, weights, settings)
-        parts = {column: subgroups(measured.judged, column, weights, settings) for column in settings.by}
-        extended = {"file": str(file)} | measured.result | {"subgroups": parts}
-        systems.append(replace(measured, result=extended))
+    draws = bootstrap.draw(len(truth.in_split(settings.split).patients), settings.replicates, settings.seed)
+    pairs = zip(names, files, strict=True)
+    matched = [match_predictions(name, predictions.read(file), truth, settings) for name, file in pairs]
+    systems = [measure(one, draws) for one in matched]
     result = {
         "version": VERSION,
         "mm3d": __version__,
         "truth": {"folder": str(truth_folder), "name": truth.name, "notes": list(truth.notes)},
         "settings": to_dict(settings),
-        "systems": [system.result for system in systems],
-        "comparisons": comparisons(systems, settings),
+        "systems": [{"file": str(file)} | system.result for file, system in zip(files, systems, strict=True)],
+        "comparisons": compare(systems, draws),
     }
-    return result, systems, weights
+    return result, systems, draws
 
 
-def names_of(files: list[Path]) -> list[str]:
-    """What to call each system: its file's name, with as many folders before it as tell it from the others."""
+def name_systems(files: list[Path]) -> list[str]:
+    """The name of each file, with as many folders before it as it takes to tell the files apart."""
     if len({file.resolve() for file in files}) < len(files):
-        raise InputError("a file of predictions is given twice; give each once.")
+        raise InputError("a predictions file is given twice; give each once.")
     for folders in range(1, 1 + max(len(file.resolve().parts) for file in files)):
         names = ["/".join(file.resolve().with_suffix("").parts[-folders:]) for file in files]
         if len(set(names)) == len(names):
@@ -83,7 +90,7 @@ def names_of(files: list[Path]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which has no NaN and no infinity: null."""
+    """The value for JSON, which has neither NaN nor infinity: they become null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a user can choose in an evaluation."""
+"""The settings of an evaluation."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from mm3d.shared.errors import InputError
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """The defaults are the paper's, where it says."""
+    """The defaults are those of the paper, where it names them."""
 
     rates: tuple[float, ...] = (0.25, 0.5)  # X of R@X: false positives per volume
-    iou: float = 0.25  # the least, for a hit
-    slice_tolerance: float | None = None  # slices; None: a quarter of the volume's, as in DBTex
-    leave_out_benign: bool = False  # volumes, as in the paper's appendix on BCS-DBT
+    iou: float = 0.25  # the smallest IoU of a hit
+    slice_tolerance: float | None = None  # slices; None: a quarter of the volume's slices, as in DBTex
+    leave_out_benign: bool = False  # leave out benign volumes, as in the paper's appendix on BCS-DBT
     by: tuple[str, ...] = ()  # columns for subgroups
     specificities: tuple[float, ...] = (0.8, 0.9)  # of breasts, for operating points
     replicates: int = 1000  # of the bootstrap
@@ -34,4 +34,4 @@ class EvaluateSettings:
             if not 0 <= specificity <= 1:
                 raise InputError(f"--specificity {specificity} is not a share; give a number from 0 to 1.")
         if self.replicates < 2:
-            raise InputError(f"--replicates {self.replicates} are too few to tell a spread; give 2 or more.")
+            raise InputError(f"--replicates {self.replicates} is too few for a standard error; give 2 or more.")

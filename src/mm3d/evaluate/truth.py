@@ -1,11 +1,10 @@
-"""What is known of a cohort, without its pixels: the truth that predictions are judged by.
+"""The truth about a cohort, without its images.
 
-It is read from a prepared folder, a folder of our tables, or a folder with the tables of BCS-DBT. The images
-need not be there.
+It is read from a prepared folder, from a folder of our tables, or from a folder with the tables of BCS-DBT.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mm3d.data.datasets import bcs_dbt, tables
@@ -18,13 +17,13 @@ from mm3d.shared.errors import InputError
 
 @dataclass(frozen=True)
 class TruthView:
-    """One view; what only the image's header says is None where there was no image."""
+    """One view. What only the header of an image says is None where there was no image."""
 
     key: Key
     position: Position
     modality: Modality
-    findings: tuple[Annotation, ...] | None  # None: not annotated
-    slices: int | None = None  # of the stored volume
+    annotations: tuple[Annotation, ...] | None  # None: not annotated
+    slice_count: int | None = None  # of the stored volume
     pixel_spacing: float | None = None  # mm
     slice_spacing: float | None = None  # mm
 
@@ -44,37 +43,50 @@ class TruthBreast:
 
 @dataclass(frozen=True)
 class Truth:
-    """A cohort to be judged on."""
+    """The truth about a cohort."""
 
     name: str
     breasts: tuple[TruthBreast, ...]
     notes: tuple[str, ...] = ()
 
-    def splits(self) -> list[str]:
-        return sorted({breast.split for breast in self.breasts})
+    @property
+    def patients(self) -> list[str]:
+        """The patients, in an order that does not depend on the order of the rows."""
+        return sorted({breast.patient for breast in self.breasts})
+
+    def in_split(self, split: str | None) -> "Truth":
+        """The part of the cohort in a split; None: all."""
+        if split is None:
+            return self
+        breasts = tuple(breast for breast in self.breasts if breast.split == split)
+        if not breasts:
+            known = ", ".join(sorted({breast.split for breast in self.breasts} - {""}))
+            hint = f"known: {known}" if known else "it has none"
+            raise InputError(f"--split {split} is no split of {self.name}; {hint}.")
+        return replace(self, breasts=breasts)
 
 
 def read_truth(folder: Path) -> Truth:
-    """Whichever of the three kinds the folder is."""
+    """Read the truth from a folder of any of the three kinds."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of a cohort with --truth.")
     if (folder / "cohort.json").is_file():
-        return _from_prepared(folder)
+        return _read_prepared(folder)
     if (folder / "labels.csv").is_file():
         views, problems = tables.read_views(folder)
         return _from_tables(folder.resolve().name, views, problems, [])
     found = bcs_dbt.newest_tables(bcs_dbt.walk(folder).tables)
     if not any("labels" in kinds for kinds in found.values()):
         raise InputError(
-            f"{folder} is no cohort: it has neither a cohort.json, which 'mm3d prepare' writes, nor a labels.csv, as "
-            "our tables have, nor a table of labels of BCS-DBT."
+            f"{folder} is no cohort: it has neither a cohort.json, which 'mm3d prepare' writes, nor a labels.csv of "
+            "our tables, nor a table of labels of BCS-DBT."
         )
     views, problems, notes = bcs_dbt.read_tables(found, needed=("labels",))
-    # Other people's scores are on the tables as published, so the mislabelled views stay.
+    # The scores of others are computed on the tables as published, so the mislabelled views stay.
     return _from_tables("BCS-DBT", bcs_dbt.with_grades(views), problems, notes)
 
 
-def _from_prepared(folder: Path) -> Truth:
+def _read_prepared(folder: Path) -> Truth:
     breasts = []
     for breast, prepared in read_breasts(folder):
         vendors = sorted({view.file.vendor for view in prepared} - {""})
@@ -84,8 +96,8 @@ def _from_prepared(folder: Path) -> Truth:
                 key=key,
                 position=view.view.position,
                 modality=view.view.modality,
-                findings=view.view.annotations,
-                slices=view.file.geometry.stored_slices,
+                annotations=view.view.annotations,
+                slice_count=view.file.geometry.stored_slices,
                 pixel_spacing=view.file.pixel_spacing,
                 slice_spacing=view.file.slice_spacing,
             )
@@ -93,20 +105,15 @@ def _from_prepared(folder: Path) -> Truth:
         )
         breasts.append(
             TruthBreast(
-                patient=breast.patient,
-                exam=breast.exam,
-                laterality=breast.laterality,
-                label=breast.label,
-                split=breast.split,
-                attributes=vendor | breast.attributes,
-                views=views,
+                breast.patient, breast.exam, breast.laterality, breast.label, breast.split,
+                vendor | breast.attributes, views,
             )
-        )
+        )  # fmt: skip
     return Truth(folder.resolve().name, tuple(breasts))
 
 
-def _from_tables(name: str, views: Iterable[TableView], problems: Iterable[Problem], notes: Iterable[str]) -> Truth:
-    views, problems = list(views), list(problems)
+def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem], notes: list[str]) -> Truth:
+    views = list(views)
     worst = worst_grades(views)
     groups: dict[tuple[str, str, str], list[TableView]] = {}
     for view in views:
@@ -116,16 +123,15 @@ def _from_tables(name: str, views: Iterable[TableView], problems: Iterable[Probl
         attributes: dict[str, str] = {}
         for view in members:
             attributes |= view.attributes
+        first = members[0]
+        truth_views = tuple(TruthView(v.key, v.position, v.modality, v.findings, v.slices) for v in members)
         breasts.append(
             TruthBreast(
-                patient=members[0].key.patient,
-                exam=members[0].key.study,
-                laterality=members[0].laterality,
-                label=LABEL_OF[worst[group]],
-                split=members[0].split,
-                attributes=attributes,
-                views=tuple(TruthView(v.key, v.position, v.modality, v.findings, v.slices) for v in members),
+                first.key.patient, first.key.study, first.laterality, LABEL_OF[worst[group]], first.split,
+                attributes, truth_views,
             )
-        )
-    wrong = [f"{len(problems)} rows of the tables are unusable, such as {p.subject}: {p.reason}" for p in problems[:1]]
-    return Truth(name, tuple(breasts), (*notes, *wrong))
+        )  # fmt: skip
+    if problems:
+        first_problem = f"{problems[0].subject}: {problems[0].reason}"
+        notes = [*notes, f"{len(problems)} rows of the tables are unusable, such as {first_problem}"]
+    return Truth(name, tuple(breasts), tuple(notes))

@@ -25,7 +25,6 @@ from mm3d.data.inputs import grey
 from mm3d.data.prepare.prepared import PreparedView
 from mm3d.data.records import Annotation
 from mm3d.evaluate.figures import COLOURS, STYLE
-from mm3d.evaluate.joined import in_split
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import TruthView, read_truth
@@ -124,7 +123,7 @@ def largest_gain(first: Result, last: Result, threshold: float, last_threshold: 
 def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Annotation]]:
     """The findings that recall is of, in the order of the results."""
     part = part_of(study, run.test)
-    truth = in_split(read_truth(part.folder), part.split)
+    truth = read_truth(part.folder).in_split(part.split)
     return judged_findings(truth, EvaluateSettings(modality=run.modality, leave_out_benign=study.leave_out_benign))
 
 

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from mm3d.data.records import Annotation
-from mm3d.evaluate.joined import join
-from mm3d.evaluate.judge import Judged, false_positives, judge
-from mm3d.evaluate.metrics.froc import Detections, allowed, threshold_at
+from mm3d.evaluate.match import MatchedPredictions, match_predictions
+from mm3d.evaluate.metrics.froc import FrocScores, allowed, threshold_at
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, IntArray, best_scores
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.subgroups import UNKNOWN
@@ -110,10 +109,10 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
     """Who is in a test cohort, in all modalities that it has: the same for every run."""
     modalities = sorted({view.modality for breast in truth.breasts for view in breast.views})
     nothing = Predictions(())
-    judged = [judge(join("nothing", nothing, truth, replace(settings, modality=m)), settings) for m in modalities]
-    breasts = judged[0].joined.breasts
+    judged = [match_predictions("nothing", nothing, truth, replace(settings, modality=m)) for m in modalities]
+    breasts = judged[0].breasts
     names = tuple(f"{breast.patient} {breast.exam} {breast.laterality}" for breast in breasts)
-    if any(len(other.joined.breasts) != len(truth.breasts) for other in judged):
+    if any(len(other.breasts) != len(truth.breasts) for other in judged):
         raise InputError(
             f"{truth.name} has breasts without {' or '.join(modalities)}; a study compares them on the same."
         )
@@ -121,57 +120,55 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
         raise InputError(f"{truth.name} has breasts without a label; a study needs one of every breast it tests.")
     return JudgedCohort(
         names=names,
-        patients=tuple(judged[0].joined.patient_of.tolist()),
+        patients=tuple(judged[0].patient_of.tolist()),
         labels=tuple(breast.label or UNKNOWN for breast in breasts),
         density=tuple(breast.attributes.get("density", UNKNOWN) for breast in breasts),
-        marks={one.joined.modality: _marks(one) for one in judged},
+        marks={one.modality: _marks(one) for one in judged},
     )
 
 
 def judged_findings(truth: Truth, settings: EvaluateSettings) -> list[tuple[TruthView, Annotation]]:
     """The findings of a modality that recall is of, in the order of all results, with their views."""
-    judged = judge(join("nothing", Predictions(()), truth, settings), settings)
-    joined, chosen = judged.joined, _judged(judged)
-    return [(joined.views[joined.findings.volume[i]], joined.marks[i]) for i in np.flatnonzero(chosen).tolist()]
+    matched = match_predictions("nothing", Predictions(()), truth, settings)
+    volume = matched.annotations.volume
+    return [(matched.views[volume[i]], matched.records[i]) for i in np.flatnonzero(_judged(matched)).tolist()]
 
 
-def _marks(judged: Judged) -> Marks:
-    joined, chosen = judged.joined, _judged(judged)
+def _marks(matched: MatchedPredictions) -> Marks:
+    chosen = _judged(matched)
     return Marks(
-        findings=tuple(joined.breast_of[joined.findings.volume][chosen].tolist()),
-        kinds=tuple(mark.kind or UNKNOWN for mark, counts in zip(joined.marks, chosen, strict=True) if counts),
-        deep=tuple((~np.isnan(judged.visible[0]))[chosen].tolist()),
-        volumes=tuple(joined.breast_of[judged.volumes].tolist()),
+        findings=tuple(matched.breast_of[matched.annotations.volume][chosen].tolist()),
+        kinds=tuple(record.kind or UNKNOWN for record, keep in zip(matched.records, chosen, strict=True) if keep),
+        deep=tuple((~np.isnan(matched.visible[0]))[chosen].tolist()),
+        volumes=tuple(matched.breast_of[matched.counted].tolist()),
     )
 
 
-def _judged(judged: Judged) -> BoolArray:
-    """The findings that recall is of (F,)."""
-    joined = judged.joined
-    return joined.malignant & judged.volumes[joined.findings.volume]
+def _judged(matched: MatchedPredictions) -> BoolArray:
+    """The annotations that recall is of (A,)."""
+    return matched.malignant & matched.counted[matched.annotations.volume]
 
 
-def compact(judged: Judged) -> Scores:
-    """The scores of a judged run."""
-    joined = judged.joined
-    chosen, scores = _judged(judged), joined.proposals.scores
-    counts = judged.volumes[joined.proposals.volume]
-    false = {name: false_positives(rule) & counts for name, rule in judged.rules.items()}
-    breast = joined.breast_of[joined.proposals.volume]
-    flat = _kept(false["2D"], scores, int(judged.volumes.sum()))
+def compact(matched: MatchedPredictions) -> Scores:
+    """The scores of a run."""
+    chosen, scores = _judged(matched), matched.findings.scores
+    counts = matched.counted[matched.findings.volume]
+    false = {name: rule.false & counts for name, rule in matched.rules.items()}
+    breast = matched.breast_of[matched.findings.volume]
+    flat = _kept(false["2D"], scores, int(matched.counted.sum()))
     flat = flat[np.argsort(breast[flat], kind="stable")]
     extra = np.zeros(0, dtype=np.int64)
     if "3D" in false:
-        deep = _kept(false["3D"], scores, int(judged.volumes.sum()))
+        deep = _kept(false["3D"], scores, int(matched.counted.sum()))
         extra = deep[~false["2D"][deep]]
     return Scores(
-        breasts=_units(joined.breast_scores),
+        breasts=_units(matched.breast_scores),
         found={
-            name: _units(best_scores(rule.hits, scores, len(joined.marks))[chosen])
-            for name, rule in judged.rules.items()
+            name: _units(best_scores(rule.hits, scores, len(matched.records))[chosen])
+            for name, rule in matched.rules.items()
         },
         false=_units(scores[flat]),
-        false_counts=tuple(np.bincount(breast[flat], minlength=len(joined.breasts)).tolist()),
+        false_counts=tuple(np.bincount(breast[flat], minlength=len(matched.breasts)).tolist()),
         wrong_slice=_units(scores[extra]),
         wrong_slice_breasts=tuple(breast[extra].tolist()),
     )
@@ -201,8 +198,8 @@ def detections(
     rule: str,
     findings: BoolArray | None = None,
     breasts: BoolArray | None = None,
-) -> Detections | None:
-    """What R@X is computed from, as `judge.detections` gives it; None if the run has no such rule.
+) -> FrocScores | None:
+    """What R@X is computed from, as `match.froc_scores` gives it; None if the run has no such rule.
 
     `findings` (F,) chooses what is to be found, `breasts` (B,) also the volumes and their false positives.
     """
@@ -222,12 +219,12 @@ def detections(
         owner = np.append(owner, np.array(scores.wrong_slice_breasts, dtype=np.int64))
     found = np.array(scores.found[rule], dtype=float)
     volumes = np.array(marks.volumes, dtype=np.int64)
-    return Detections(
-        found=np.where(found == NOT_FOUND, -np.inf, found)[chosen],
+    return FrocScores(
+        hit=np.where(found == NOT_FOUND, -np.inf, found)[chosen],
         false=false[kept[owner]],
-        found_owner=patients[of[chosen]],
-        false_owner=patients[owner[kept[owner]]],
-        volume_owner=patients[volumes[kept[volumes]]],
+        hit_patient=patients[of[chosen]],
+        false_patient=patients[owner[kept[owner]]],
+        volume_patient=patients[volumes[kept[volumes]]],
     )
 
 

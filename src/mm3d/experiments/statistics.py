@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from mm3d.evaluate.metrics import bootstrap
-from mm3d.evaluate.metrics.froc import Detections, recall_at
+from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.experiments.results import JudgedCohort, Result, breast_scores, detections
@@ -101,7 +101,7 @@ class Statistics:
         owner = np.array(self.cohort.patients)
         return bootstrap.areas(breast_scores(result), self.cohort.malignant, owner, self.weights)
 
-    def _recalls(self, found: Detections | None, weights: bootstrap.Weights) -> FloatArray:
+    def _recalls(self, found: FrocScores | None, weights: bootstrap.Draws) -> FloatArray:
         """At both rates, (replicates, 2)."""
         assert found is not None
         return bootstrap.recalls_at(found, np.array(RATES), weights)
@@ -153,7 +153,7 @@ class Statistics:
         values, rows = [], []
         for result in self.of(run):
             found = detections(self.cohort, result, rule, findings, breasts)
-            if found is not None and len(found.found):
+            if found is not None and len(found.hit):
                 values.append(recall_at(found, rate))
                 rows.append(self._recalls(found, self.weights[:FEW])[:, RATES.index(rate)])
         if not values:

@@ -28,10 +28,10 @@ from rich.console import Console
 from mm3d import __version__
 from mm3d.data.batches import prepared_breasts, training_histogram
 from mm3d.data.inputs import Histogram
-from mm3d.evaluate.joined import highest_proposals, in_split, join, patients_of
-from mm3d.evaluate.judge import scored_breasts
-from mm3d.evaluate.measure import Measured, area, measure
+from mm3d.evaluate.match import highest_findings, match_predictions, score_breasts
+from mm3d.evaluate.measure import System, measure
 from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import read_truth
 from mm3d.experiments.cohorts import part_of
@@ -166,7 +166,7 @@ def execute(order: Order) -> Path:
         weights=str(weights_path),
         commit=order.commit,
         mm3d=__version__,
-        scores=compact(measured.judged),
+        scores=compact(measured.matched),
     )
     path = write_result(result, order.results)
     clear(folder)
@@ -219,28 +219,28 @@ def histogram_of(study: StudySpec, run: RunSpec, weights_path: Path) -> Histogra
     return training_histogram(part.folder, part.split)
 
 
-def measure_run(study: StudySpec, run: RunSpec, predictions: Predictions) -> tuple[Measured, JudgedCohort]:
+def measure_run(study: StudySpec, run: RunSpec, predictions: Predictions) -> tuple[System, JudgedCohort]:
     """Judged with the rules of `mm3d evaluate`; and who was tested."""
     part = part_of(study, run.test)
     settings = EvaluateSettings(modality=run.modality, leave_out_benign=study.leave_out_benign)
-    truth = in_split(read_truth(part.folder), part.split)
-    joined = join(run.name, predictions, truth, settings)
-    draws = bootstrap.draw(len(patients_of(truth)), settings.replicates, settings.seed)
-    return measure(joined, draws, settings), judged_cohort(truth, settings)
+    truth = read_truth(part.folder).in_split(part.split)
+    matched = match_predictions(run.name, predictions, truth, settings)
+    draws = bootstrap.draw(len(truth.patients), settings.replicates, settings.seed)
+    return measure(matched, draws), judged_cohort(truth, settings)
 
 
-def figures_of(measured: Measured) -> dict[str, float | None]:
+def figures_of(measured: System) -> dict[str, float | None]:
     """The figures of a run, by the names that `mm3d train` has for them; None where there is none."""
     figures: dict[str, float] = {}
     for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
         for one in measured.result["recall"].get(rule, {}).get("finding", ()):
             name = f"{prefix}@{one['fp_per_volume']:g}"
             figures |= {name: one["recall"], f"{name}_se": one["standard_error"]}
-    joined = measured.judged.joined
-    highest = scored_breasts(replace(joined, breast_scores=highest_proposals(joined)))
-    for name, units in (("auc", measured.scored["breast"]), ("auc_max", highest)):
-        found = area(units)
-        figures |= {name: found["auc"], f"{name}_se": found["standard_error"]}
+    matched = measured.matched
+    highest = score_breasts(matched, scores=highest_findings(matched))
+    for name, units in (("auc", matched.units["breast"]), ("auc_max", highest)):
+        areas = delong(units.scores[None], units.positive)
+        figures |= {name: float(areas.auc[0]), f"{name}_se": areas.standard_error()}
     if measured.result["depth"] is not None:
         figures["slice_visible"] = measured.result["depth"]["visible"]
     return {name: round(value, 5) if math.isfinite(value) else None for name, value in figures.items()}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from lightning_fabric import Fabric
 
 from mm3d.data.batches import PreparedBreast
 from mm3d.data.inputs import Histogram, InputName, modality_of
-from mm3d.evaluate.joined import highest_proposals, join
-from mm3d.evaluate.judge import detections, judge, scored_breasts
-from mm3d.evaluate.metrics.froc import Detections, recall_at
+from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions, score_breasts
+from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth
@@ -40,17 +39,16 @@ class ValidationCohort:
 
 def figures(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[BreastPrediction]]) -> dict[str, float]:
     """R@0.25 and R@0.5, AUC of the model's breast score and of the highest proposal, over all cohorts together."""
-    found: dict[str, list[Detections]] = {"2D": [], "3D": []}
+    found: dict[str, list[FrocScores]] = {"2D": [], "3D": []}
     own, highest, positive = [], [], []
     for cohort, breasts in zip(cohorts, predicted, strict=True):
         settings = EvaluateSettings(split=cohort.split, modality=modality_of(cohort.input))
-        joined = join("validation", Predictions(tuple(breasts)), cohort.truth, settings)
-        judged = judge(joined, settings)
-        for rule in judged.rules:
-            found[rule].append(detections(judged, judged.rules[rule]))
-        units = scored_breasts(joined)
+        matched = match_predictions("validation", Predictions(tuple(breasts)), cohort.truth, settings)
+        for rule in matched.rules:
+            found[rule].append(froc_scores(matched, rule))
+        units = score_breasts(matched)
         own.append(units.scores)
-        highest.append(scored_breasts(replace(joined, breast_scores=highest_proposals(joined))).scores)
+        highest.append(score_breasts(matched, scores=highest_findings(matched)).scores)
         positive.append(units.positive)
     result = {}
     for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
@@ -61,9 +59,9 @@ def figures(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
     return {name: result[name] for name in FIGURES}
 
 
-def _together(parts: list[Detections]) -> Detections:
-    fields = ("found", "false", "found_owner", "false_owner", "volume_owner")
-    return Detections(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+def _together(parts: list[FrocScores]) -> FrocScores:
+    fields = ("hit", "false", "hit_patient", "false_patient", "volume_patient")
+    return FrocScores(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
 
 def decisive(figures: dict[str, float], metric: str) -> float:

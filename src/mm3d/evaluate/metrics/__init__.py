@@ -1,2 +1,5 @@
-"""How good predictions are, as pure functions of numpy arrays: no files, no records, no torch. The rules are in the
-docstrings, and in docs/evaluation.md for users."""
+"""Metrics as pure functions of numpy arrays: they know no files, no records and no torch.
+
+The docstring of a metric is its rule; docs/evaluation.md has the rules for users. To add a metric, write its function
+here and give it a line in `mm3d/evaluate/table.py`.
+"""

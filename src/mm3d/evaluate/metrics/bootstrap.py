@@ -1,96 +1,163 @@
 """The bootstrap over patients: what would another sample of patients have given?
 
-A replicate draws as many patients as there are, with replacement. All that belongs to a patient (volumes, findings,
-proposals) comes along, as often as the patient was drawn: the views of one patient are not independent. Systems are
-compared on the same draws.
+A replicate draws as many patients as there are, with replacement. Everything of a patient (volumes, annotations,
+findings) comes along as often as the patient was drawn, because the views of one patient are not independent. Systems
+are compared on the same draws.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.evaluate.metrics.froc import Detections, allowed
+from mm3d.evaluate.metrics.froc import FrocScores, allowed
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, IntArray
 
-Weights = NDArray[np.int64]  # (B, patients): how often each replicate drew each patient
-BLOCK = 100  # replicates at a time: more do not fit into a processor's cache
+Draws = NDArray[np.int64]  # (R, patients): how often each of R replicates drew each patient
+BLOCK = 100  # replicates at a time: more do not fit into the cache of a processor
 
 
-def draw(patients: int, replicates: int, seed: int) -> Weights:
-    """B replicates of drawing `patients` of `patients`."""
+def draw(patients: int, replicates: int, seed: int) -> Draws:
+    """Draw patients.
+
+    Parameters
+    ----------
+    patients
+        How many there are, and how many each replicate draws.
+    replicates
+        How often they are drawn.
+    seed
+        The same seed gives the same draws.
+
+    Returns
+    -------
+    Draws
+        (replicates, patients) how often each replicate drew each patient.
+    """
     return np.random.default_rng(seed).multinomial(patients, np.full(patients, 1 / max(patients, 1)), size=replicates)
 
 
-def recalls_at(detections: Detections, rates: FloatArray, weights: Weights) -> FloatArray:
-    """R@X of every replicate, (B, number of rates); NaN where a replicate drew no finding."""
-    return _replicates(detections, rates, weights)[0]
+def recalls_at(scores: FrocScores, rates: FloatArray, draws: Draws) -> FloatArray:
+    """R@X of every replicate, (R, number of rates); NaN where a replicate drew no annotation.
+
+    It equals `froc.recall_at` of the patients drawn, but sorts only once.
+    """
+    return _recalls_and_limits(scores, rates, draws)[0]
 
 
-def limits_at(detections: Detections, rates: FloatArray, weights: Weights) -> FloatArray:
-    """The score above which each replicate calls, (B, number of rates); see `froc.limit_at`."""
-    return _replicates(detections, rates, weights)[1]
+def limits_at(scores: FrocScores, rates: FloatArray, draws: Draws) -> FloatArray:
+    """The score above which each replicate calls, (R, number of rates); see `froc.limit_at`."""
+    return _recalls_and_limits(scores, rates, draws)[1]
 
 
-def _replicates(detections: Detections, rates: FloatArray, weights: Weights) -> tuple[FloatArray, FloatArray]:
-    order = np.argsort(-detections.false, kind="stable")
-    false = np.append(detections.false[order], -np.inf)  # behind the last: all may be called
-    owner = detections.false_owner[order]
-    volumes = np.bincount(detections.volume_owner, minlength=weights.shape[1])
-    limits = np.empty((len(weights), len(rates)))
-    recalls = np.full((len(weights), len(rates)), np.nan)
-    for b, drawn in enumerate(weights):
+def _recalls_and_limits(scores: FrocScores, rates: FloatArray, draws: Draws) -> tuple[FloatArray, FloatArray]:
+    order = np.argsort(-scores.false, kind="stable")
+    false = np.append(scores.false[order], -np.inf)  # behind the last one everything may be called
+    patient = scores.false_patient[order]
+    volumes = np.bincount(scores.volume_patient, minlength=draws.shape[1])
+    limits = np.empty((len(draws), len(rates)))
+    recalls = np.full((len(draws), len(rates)), np.nan)
+    for r, drawn in enumerate(draws):
         drawn_volumes = int(volumes @ drawn)
-        counts = np.cumsum(drawn[owner])
-        # The first place where the count is over what is allowed. Within a tie it may be any: the score is the same.
-        limits[b] = false[np.searchsorted(counts, allowed(drawn_volumes, rates), side="right")]
-        share = drawn[detections.found_owner]
-        if share.any() and drawn_volumes:
-            recalls[b] = share @ (detections.found[:, None] > limits[b]) / share.sum()
+        counts = np.cumsum(drawn[patient])
+        # The first place where the count exceeds what is allowed. Any place within a tie has the same score.
+        limits[r] = false[np.searchsorted(counts, allowed(drawn_volumes, rates), side="right")]
+        times = drawn[scores.hit_patient]
+        if times.any() and drawn_volumes:
+            recalls[r] = times @ (scores.hit[:, None] > limits[r]) / times.sum()
     return recalls, limits
 
 
-def areas(scores: FloatArray, positive: BoolArray, owner: IntArray, weights: Weights) -> FloatArray:
-    """The AUC of every replicate (B,) for units (n,) with a score, a label and a patient; NaN where a replicate has one
-    kind only. Ties count half."""
+def areas(scores: FloatArray, positive: BoolArray, patient: IntArray, draws: Draws) -> FloatArray:
+    """The AUC of every replicate (R,), for units (n,) with a score, a label and a patient; ties count half.
+
+    NaN where a replicate has units of one kind only.
+    """
     order = np.argsort(scores, kind="stable")
     _, first, group = np.unique(scores[order], return_index=True, return_inverse=True)
-    positive, owner = positive[order], owner[order]
-    found = [np.empty(0)]
-    for block in range(0, len(weights), BLOCK):
-        drawn = weights[block : block + BLOCK, owner]
+    positive, patient = positive[order], patient[order]
+    blocks = [np.empty(0)]
+    for start in range(0, len(draws), BLOCK):
+        drawn = draws[start : start + BLOCK, patient]
         malignant, others = drawn[:, positive], np.add.reduceat(drawn * ~positive, first, axis=1)  # others: by score
         below = np.cumsum(others, axis=1) - others / 2
         pairs = malignant.sum(axis=1) * others.sum(axis=1)
-        found.append(_ratio((malignant * below[:, group[positive]]).sum(axis=1), pairs.astype(float)))
-    return np.concatenate(found)
+        blocks.append(_ratio((malignant * below[:, group[positive]]).sum(axis=1), pairs.astype(float)))
+    return np.concatenate(blocks)
 
 
-def called_at(detections: Detections, threshold: float, weights: Weights) -> tuple[FloatArray, FloatArray]:
-    """Recall and false positives per volume of every replicate at one fixed threshold, (B,) each."""
-    patients = weights.shape[1]
-    found, false, findings, volumes = (
-        (weights @ np.bincount(owner, minlength=patients)).astype(float)
-        for owner in (
-            detections.found_owner[detections.found >= threshold],
-            detections.false_owner[detections.false >= threshold],
-            detections.found_owner,
-            detections.volume_owner,
+def recalls_and_rates(scores: FrocScores, threshold: float, draws: Draws) -> tuple[FloatArray, FloatArray]:
+    """Recall and false positives per volume of every replicate at one fixed threshold, (R,) each."""
+    hit, false, annotations, volumes = (
+        (draws @ np.bincount(patient, minlength=draws.shape[1])).astype(float)
+        for patient in (
+            scores.hit_patient[scores.hit >= threshold],
+            scores.false_patient[scores.false >= threshold],
+            scores.hit_patient,
+            scores.volume_patient,
         )
     )
-    return _ratio(found, findings), _ratio(false, volumes)
+    return _ratio(hit, annotations), _ratio(false, volumes)
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
 
+def replicate_froc(function: Callable[[FrocScores], list[float]], scores: FrocScores, draws: Draws) -> FloatArray:
+    """Any metrics of `FrocScores` on every replicate, (R, number of metrics); slower than a function made for one."""
+    patients = (scores.hit_patient, scores.false_patient, scores.volume_patient)
+    values = []
+    for drawn in draws:
+        hit, false, volume = (np.repeat(np.arange(len(of)), drawn[of]) for of in patients)
+        parts = (scores.hit[hit], scores.false[false], patients[0][hit], patients[1][false], patients[2][volume])
+        values.append(function(FrocScores(*parts)))
+    return np.array(values)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A metric of K systems on the same units, with the errors of the bootstrap. `roc.Areas` has the same methods."""
+
+    values: FloatArray  # (K,)
+    replicates: FloatArray  # (K, R)
+
+    def standard_error(self, system: int = 0) -> float:
+        return standard_error(self.replicates[system])
+
+    def interval(self, system: int = 0) -> tuple[float, float]:
+        return interval(self.replicates[system])
+
+    def difference(self, a: int, b: int) -> tuple[float, float, float]:
+        """The value of a minus that of b, its standard error and its two-sided p."""
+        differences = self.replicates[a] - self.replicates[b]
+        return float(self.values[a] - self.values[b]), standard_error(differences), p_of_difference(differences)
+
+
+def estimate(
+    function: Callable[[FloatArray, BoolArray], float],
+    scores: FloatArray,
+    positive: BoolArray,
+    patient: IntArray,
+    draws: Draws,
+) -> Estimates:
+    """Any metric of scores (n,) and labels (n,) for K systems, `scores` (K, n), with its bootstrap."""
+    replicates = [
+        [function(np.repeat(row, drawn[patient]), np.repeat(positive, drawn[patient])) for drawn in draws]
+        for row in scores
+    ]
+    return Estimates(np.array([function(row, positive) for row in scores]), np.array(replicates))
+
+
 def standard_error(replicates: FloatArray) -> float:
-    """The standard deviation over replicates (B,); those without a value (NaN) do not count."""
+    """The standard deviation of replicates (R,); NaN are left out."""
     known = replicates[~np.isnan(replicates)]
     return float(np.std(known, ddof=1)) if known.size > 1 else np.nan
 
 
 def interval(replicates: FloatArray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of replicates (B,). Values may be infinite, so nothing is interpolated."""
+    """The percentile interval of replicates (R,). Nothing is interpolated, because values may be infinite."""
     known = replicates[~np.isnan(replicates)]
     if not known.size:
         return np.nan, np.nan
@@ -99,8 +166,11 @@ def interval(replicates: FloatArray, level: float = 0.95) -> tuple[float, float]
 
 
 def p_of_difference(differences: FloatArray) -> float:
-    """Two-sided p that a difference is 0, from its replicates (B,): twice the share of them on the rarer side of 0,
-    those at 0 counting for both sides; never below `least_p`."""
+    """Test whether a difference is 0, two-sided, from its replicates (R,).
+
+    p is twice the share of replicates on the rarer side of 0. Replicates at 0 count for both sides. p is never below
+    `least_p`.
+    """
     known = differences[~np.isnan(differences)]
     if not known.size:
         return np.nan
@@ -109,5 +179,5 @@ def p_of_difference(differences: FloatArray) -> float:
 
 
 def least_p(replicates: int) -> float:
-    """The smallest p that so many draws can tell."""
+    """The smallest p that so many replicates can show."""
     return 2 / (replicates + 1)

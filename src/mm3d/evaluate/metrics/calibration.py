@@ -1,46 +1,52 @@
-"""Whether scores are probabilities, and at which score to call.
+"""Whether scores are probabilities, and at which score to call."""
 
-Reliability: scores in ten bins of equal width; in each, the mean score against the share that is malignant. The
-expected calibration error is the mean difference of the two, bins weighted by their size. Operating points are
-thresholds that keep to a wanted rate of false positives, with what they find, and bootstrap intervals over patients.
-"""
-
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mm3d.evaluate.metrics import bootstrap
-from mm3d.evaluate.metrics.froc import Detections, recall_at, threshold_at
+from mm3d.evaluate.metrics.froc import FrocScores, recall_at, threshold_at
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, IntArray
 from mm3d.evaluate.metrics.roc import Z95
 
 BINS = 10
 
 
-@dataclass(frozen=True)
-class Reliability:
-    """One value for each bin that is not empty."""
+def reliability(scores: FloatArray, positive: BoolArray, bins: int = BINS) -> dict[str, Any]:
+    """Compare scores with the share of malignant units, in bins of equal width.
 
-    score: FloatArray  # mean score
-    malignant: FloatArray  # share that is malignant
-    low: FloatArray  # Wilson's 95% interval of that share
-    high: FloatArray
-    count: IntArray
-    error: float  # expected calibration error
+    Parameters
+    ----------
+    scores
+        (n,) scores from 0 to 1.
+    positive
+        (n,) whether a unit is malignant.
+    bins
+        The number of bins between 0 and 1.
 
-
-def reliability(scores: FloatArray, positive: BoolArray, bins: int = BINS) -> Reliability:
-    """Of scores from 0 to 1 (n,), for units that are malignant or not (n,)."""
+    Returns
+    -------
+    dict
+        `bins`: of every bin that is not empty, the mean score, the malignant share with Wilson's 95% interval, and the
+        count. `expected_calibration_error`: the mean difference of score and share, weighted by the counts.
+    """
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("only scores from 0 to 1 can be probabilities")
     place = np.minimum((scores * bins).astype(np.int64), bins - 1)
-    count = np.bincount(place, minlength=bins)
-    full = count > 0
-    score = np.bincount(place, scores, minlength=bins)[full] / count[full]
-    share = np.bincount(place, positive.astype(float), minlength=bins)[full] / count[full]
-    low, high = wilson(share, count[full])
-    error = float(np.average(np.abs(score - share), weights=count[full])) if full.any() else np.nan
-    return Reliability(score, share, low, high, count[full], error)
+    counts = np.bincount(place, minlength=bins)
+    full = counts > 0
+    count = counts[full]
+    score = np.bincount(place, scores, minlength=bins)[full] / count
+    share = np.bincount(place, positive.astype(float), minlength=bins)[full] / count
+    error = float(np.average(np.abs(score - share), weights=count)) if full.any() else np.nan
+    rows = zip(score.tolist(), share.tolist(), *wilson(share, count), count.tolist(), strict=True)
+    return {
+        "expected_calibration_error": error,
+        "bins": [
+            {"score": mean, "malignant": malignant, "interval": (float(low), float(high)), "count": n}
+            for mean, malignant, low, high, n in rows
+        ],
+    }
 
 
 def wilson(share: FloatArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -51,30 +57,33 @@ def wilson(share: FloatArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
     return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
 
 
-@dataclass(frozen=True)
-class OperatingPoint:
-    """A threshold: what scores at least that much is called. Intervals are 95%, over patients."""
+def operating_point(scores: FrocScores, rate: float, draws: bootstrap.Draws) -> dict[str, Any]:
+    """Choose the lowest threshold that keeps to a rate of false positives, and measure it.
 
-    threshold: float  # inf: nothing can be called at this rate
-    threshold_interval: tuple[float, float]  # of the limit that other patients would have given
-    recall: float
-    recall_interval: tuple[float, float]
-    rate: float  # false positives per volume, or 1 - specificity
-    rate_interval: tuple[float, float]
+    Parameters
+    ----------
+    scores
+        The scores of annotations and false positives. With the scores of breasts (see `FrocScores`), the recall is the
+        sensitivity and the rate is 1 - specificity.
+    rate
+        The allowed number of false positives per volume.
+    draws
+        The replicates of the bootstrap over patients, for intervals of 95%.
 
-
-def operating_point(detections: Detections, rate: float, weights: bootstrap.Weights) -> OperatingPoint:
-    """The lowest threshold with at most `rate` false positives per volume. With the scores of breasts as `detections`
-    (see `Detections`), the rate is 1 - specificity, and the recall the sensitivity."""
-    threshold = threshold_at(detections, rate)
-    recalls, rates = bootstrap.called_at(detections, threshold, weights)
-    limits = bootstrap.limits_at(detections, np.array([rate]), weights)[:, 0]
-    volumes = len(detections.volume_owner)
-    return OperatingPoint(
-        threshold=threshold,
-        threshold_interval=bootstrap.interval(limits),
-        recall=recall_at(detections, rate),
-        recall_interval=bootstrap.interval(recalls),
-        rate=float((detections.false >= threshold).sum()) / volumes if volumes else np.nan,
-        rate_interval=bootstrap.interval(rates),
-    )
+    Returns
+    -------
+    dict
+        `threshold` (inf: nothing can be called), `recall` and `fp_per_volume`, each with `..._interval`. What scores
+        at least the threshold is called. The interval of the threshold is that of `froc.limit_at`.
+    """
+    threshold = threshold_at(scores, rate)
+    recalls, rates = bootstrap.recalls_and_rates(scores, threshold, draws)
+    volumes = len(scores.volume_patient)
+    return {
+        "threshold": threshold,
+        "threshold_interval": bootstrap.interval(bootstrap.limits_at(scores, np.array([rate]), draws)[:, 0]),
+        "recall": recall_at(scores, rate),
+        "recall_interval": bootstrap.interval(recalls),
+        "fp_per_volume": float((scores.false >= threshold).sum()) / volumes if volumes else np.nan,
+        "fp_per_volume_interval": bootstrap.interval(rates),
+    }

@@ -1,45 +1,48 @@
-"""The score of the DBTex challenge, as its official function computes it, odd points included.
+"""The score of the DBTex challenge, exactly as the official function computes it.
 
-- A proposal is a true positive if its centre in the image is at most max(half the diagonal of the true box, 100 pixels)
-  from the centre of that box, and Z + Depth / 2 at most a quarter of the volume's slices from the box's slice.
-- Of several such boxes it takes the nearest, in pixels and slices alike as if they were one unit; of equally near ones
-  the first in the table.
-- Several proposals on one box count once, and are no false positives.
-- Benign boxes are findings, too.
-- The thresholds are the highest score + 1, the score of every true positive, and the lowest score - 1, and go down
-  until the false positives exceed what is asked for. Between them the sensitivity is interpolated linearly.
-- A volume without proposals counts as a volume; without any proposals every sensitivity is 0.
+- A finding hits an annotation if their centres in the image are at most max(half the diagonal of the annotated box,
+  100 pixels) apart, and Z + Depth / 2 is at most a quarter of the volume's slices from the annotated slice.
+- Of several such annotations it hits the nearest. Pixels and slices count alike. Of equally near ones it is the first.
+- Several findings on one annotation count once, and none of them is a false positive.
+- Benign annotations count, too.
+- The thresholds are the highest score + 1, the score of every finding that hits, and the lowest score - 1. They go down
+  until the false positives exceed the wanted rate. Between them the sensitivity is interpolated linearly.
+- A volume without findings counts as a volume. Without any findings every sensitivity is 0.
 """
 
 import numpy as np
 
-from mm3d.evaluate.metrics.hits import BoolArray, Findings, FloatArray, IntArray, Proposals, pairs_in_volumes
+from mm3d.evaluate.metrics.hits import (
+    Annotations,
+    BoolArray,
+    Findings,
+    FloatArray,
+    IntArray,
+    highest_by,
+    pairs_in_volumes,
+)
 
 LEAST_DISTANCE = 100.0  # pixels
 RATES_ON_ALL = (2.0,)
 RATES_ON_POSITIVE = (1.0, 2.0, 3.0, 4.0)
 
 
-def first_slices(proposals: Proposals) -> FloatArray:
-    """DBTex's Z (P,): `Proposals.slices` is the middle of the slices that a proposal spans, Z the first."""
-    return proposals.slices - (np.maximum(proposals.depths, 1.0) - 1.0) / 2
-
-
-def assign(proposals: Proposals, findings: Findings, volume_slices: FloatArray) -> IntArray:
-    """The finding that each proposal counts for, -1 for false positives (P,). `volume_slices` (V,) has the number of
-    slices of every volume with findings."""
-    proposal, finding = pairs_in_volumes(proposals, findings)
-    centres = _centres(proposals.boxes, first_slices(proposals) + proposals.depths / 2)[proposal]
-    true_centres = _centres(findings.boxes, findings.slices)[finding]
-    width, height = (findings.boxes[:, 2:] - findings.boxes[:, :2])[finding].T
+def assign(findings: Findings, annotations: Annotations, slice_counts: FloatArray) -> IntArray:
+    """The annotation that each finding hits (F,), -1 for a false positive; parameters are those of `dbtex`."""
+    finding, annotation = pairs_in_volumes(findings, annotations)
+    # `Findings.slices` is the middle of the slices that a finding spans, Z is the first of them.
+    first_slices = findings.slices - (np.maximum(findings.spans, 1.0) - 1.0) / 2
+    centres = _centres(findings.boxes, first_slices + findings.spans / 2)[finding]
+    true_centres = _centres(annotations.boxes, annotations.slices)[annotation]
+    width, height = (annotations.boxes[:, 2:] - annotations.boxes[:, :2])[annotation].T
     radius = np.maximum(np.sqrt(width**2 + height**2) / 2, LEAST_DISTANCE)
     apart = centres - true_centres
-    hit = np.sqrt(apart[:, 0] ** 2 + apart[:, 1] ** 2) <= radius  # hypot rounds otherwise, at the very edge
-    hit &= np.abs(apart[:, 2]) <= volume_slices[findings.volume[finding]] / 4
-    proposal, finding, apart = proposal[hit], finding[hit], apart[hit]
-    order = np.lexsort((finding, np.linalg.norm(apart, axis=1)))[::-1]
-    assigned = np.full(len(proposals.scores), -1)
-    assigned[proposal[order]] = finding[order]  # the nearest is written last, and stays
+    hit = np.sqrt(apart[:, 0] ** 2 + apart[:, 1] ** 2) <= radius  # hypot rounds differently at the very edge
+    hit &= np.abs(apart[:, 2]) <= slice_counts[annotations.volume[annotation]] / 4
+    finding, annotation, apart = finding[hit], annotation[hit], apart[hit]
+    order = np.lexsort((annotation, np.linalg.norm(apart, axis=1)))[::-1]
+    assigned = np.full(len(findings.scores), -1)
+    assigned[finding[order]] = annotation[order]  # the nearest is written last and stays
     return assigned
 
 
@@ -47,18 +50,33 @@ def _centres(boxes: FloatArray, z: FloatArray) -> FloatArray:
     return np.column_stack([boxes[:, :2] + (boxes[:, 2:] - boxes[:, :2]) / 2, z])
 
 
-def dbtex(proposals: Proposals, findings: Findings, volume_slices: FloatArray, volumes: int) -> dict[str, float]:
-    """The official result under its official names; `volumes` is how many there are, with and without findings."""
-    if not len(findings.volume):
-        raise ValueError("the DBTex score needs a finding")
-    assigned = assign(proposals, findings, volume_slices)
-    scores, boxes = proposals.scores, len(findings.volume)
+def dbtex(findings: Findings, annotations: Annotations, slice_counts: FloatArray, volumes: int) -> dict[str, float]:
+    """Compute the official result.
+
+    Parameters
+    ----------
+    findings, annotations
+        What the detector found and what radiologists drew; every one needs a slice.
+    slice_counts
+        (V,) the number of slices of every volume; it is used for volumes with annotations.
+    volumes
+        The number of volumes, with and without annotations.
+
+    Returns
+    -------
+    dict
+        The official values under their official names; `mean_sensitivity_positive` ranks.
+    """
+    if not len(annotations.volume):
+        raise ValueError("the DBTex score needs an annotation")
+    assigned = assign(findings, annotations, slice_counts)
+    scores, boxes = findings.scores, len(annotations.volume)
     thresholds = np.zeros(0)
     if scores.size:
         thresholds = np.concatenate([[scores.max() + 1], scores[assigned >= 0], [scores.min() - 1]])
     on_all = _sensitivities(scores, assigned, thresholds, volumes, boxes, RATES_ON_ALL)
-    positive = np.isin(proposals.volume, findings.volume)
-    boxed = len(np.unique(findings.volume))
+    positive = np.isin(findings.volume, annotations.volume)
+    boxed = len(np.unique(annotations.volume))
     on_positive = _sensitivities(scores[positive], assigned[positive], thresholds, boxed, boxes, RATES_ON_POSITIVE)
     result = {"sensitivity_at_2_fps_all": on_all[0]}
     for rate, sensitivity in zip(RATES_ON_POSITIVE, on_positive, strict=True):
@@ -77,10 +95,9 @@ def _sensitivities(
     if not thresholds.size:
         return [0.0] * len(rates)
     thresholds = -np.sort(-thresholds)
-    found = np.full(boxes, -np.inf)
-    np.maximum.at(found, assigned[assigned >= 0], scores[assigned >= 0])
+    hit = highest_by(assigned[assigned >= 0], scores[assigned >= 0], boxes)
     false = _count_from(scores[assigned < 0], thresholds) / volumes
-    sensitivity = _count_from(found, thresholds) / boxes
+    sensitivity = _count_from(hit, thresholds) / boxes
     too_many: BoolArray = false > max(rates)
     end = int(np.argmax(too_many)) + 1 if too_many.any() else len(false)
     return [float(np.interp(rate, false[:end], sensitivity[:end])) for rate in rates]

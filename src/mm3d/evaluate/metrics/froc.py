@@ -1,8 +1,8 @@
-"""Recall against false positives: the FROC curve, and R@X.
+"""Recall against false positives: the FROC curve and R@X.
 
-A finding is found at threshold t if a proposal that hits it has a score of at least t; how many do makes no difference.
-A proposal is a false positive if it hits no malignant finding. R@X is the largest recall over all thresholds with at
-most X false positives per volume. Thresholds are scores: proposals of equal score enter together.
+An annotation is hit at threshold t if a finding that hits it scores at least t; further hits do not count. A finding
+that hits no malignant annotation is a false positive. R@X is the largest recall over all thresholds with at most X
+false positives per volume. Thresholds are scores, so findings of equal score are called together.
 """
 
 from dataclasses import dataclass
@@ -13,61 +13,80 @@ from mm3d.evaluate.metrics.hits import FloatArray, IntArray, refuse_nan
 
 
 @dataclass(frozen=True)
-class Detections:
-    """What a FROC curve is drawn from. An owner is the number of the patient, for the bootstrap.
+class FrocScores:
+    """The scores that a FROC curve is drawn from, with the number of the patient of each for the bootstrap.
 
-    The same arrays describe an ROC curve: `found` are the scores of the malignant, `false` of all others, each of
-    which is a "volume".
+    The same arrays can describe an ROC curve: `hit` has the scores of the malignant breasts, `false` those of all
+    other breasts, and each of the others is a "volume".
     """
 
-    found: FloatArray  # (F,) the score at which each finding (or lesion, breast) is found, -inf: at none
+    hit: FloatArray  # (A,) the score at which each annotation (or lesion, or breast) is hit, -inf: never
     false: FloatArray  # (N,) the scores of the false positives
-    found_owner: IntArray  # (F,)
-    false_owner: IntArray  # (N,)
-    volume_owner: IntArray  # (V,) of every volume that is judged, with and without findings
+    hit_patient: IntArray  # (A,)
+    false_patient: IntArray  # (N,)
+    volume_patient: IntArray  # (V,) of every volume that counts, with and without annotations
 
     def __post_init__(self) -> None:
-        refuse_nan(self.found)
+        refuse_nan(self.hit)
         refuse_nan(self.false)
 
 
 def allowed(volumes: int, rates: FloatArray | float) -> IntArray:
-    """The largest number n of false positives with n / volumes <= rate, whatever the rounding of rate * volumes."""
+    """The largest number n of false positives with n / volumes <= rate, however rate * volumes is rounded."""
     n = np.floor(np.multiply(rates, volumes)).astype(np.int64)
     divisor = max(volumes, 1)
     n = np.where((n + 1) / divisor <= rates, n + 1, n)
     return np.where(n / divisor > rates, n - 1, n)
 
 
-def limit_at(detections: Detections, rate: float) -> float:
-    """The score of the first false positive too many: what scores more is called at R@`rate`. -inf: everything is."""
-    n = int(allowed(len(detections.volume_owner), rate))
-    falling = -np.sort(-detections.false)
+def limit_at(scores: FrocScores, rate: float) -> float:
+    """The score of the first false positive too many: everything above it is called. -inf: everything is called."""
+    n = int(allowed(len(scores.volume_patient), rate))
+    falling = -np.sort(-scores.false)
     return float(falling[n]) if n < len(falling) else -np.inf
 
 
-def recall_at(detections: Detections, rate: float) -> float:
-    """R@`rate`; NaN without findings or volumes."""
-    if not len(detections.found) or not len(detections.volume_owner):
+def recall_at(scores: FrocScores, rate: float) -> float:
+    """Compute R@X.
+
+    Parameters
+    ----------
+    scores
+        The scores of annotations and false positives.
+    rate
+        X, the allowed number of false positives per volume.
+
+    Returns
+    -------
+    float
+        The largest recall with at most X false positives per volume; NaN without annotations or volumes.
+    """
+    if not len(scores.hit) or not len(scores.volume_patient):
         return np.nan
-    return float(np.mean(detections.found > limit_at(detections, rate)))
+    return float(np.mean(scores.hit > limit_at(scores, rate)))
 
 
-def threshold_at(detections: Detections, rate: float) -> float:
-    """The lowest score that may be called at R@`rate`; inf if there is none."""
-    scores = np.concatenate([detections.found, detections.false])
-    called = scores[(scores > limit_at(detections, rate)) & np.isfinite(scores)]
+def threshold_at(scores: FrocScores, rate: float) -> float:
+    """The lowest score that is called at R@`rate`; inf if there is none. Parameters are those of `recall_at`."""
+    everything = np.concatenate([scores.hit, scores.false])
+    called = everything[(everything > limit_at(scores, rate)) & np.isfinite(everything)]
     return float(called.min()) if called.size else np.inf
 
 
-def froc(detections: Detections) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """False positives per volume, recall and threshold at every distinct score, from the highest down. The first point
-    is the threshold inf, at which nothing is called."""
-    found, false = np.sort(detections.found), np.sort(detections.false)
-    scores = np.concatenate([found, false])
-    thresholds = np.concatenate([[np.inf], np.unique(scores[np.isfinite(scores)])[::-1]])
+def froc(scores: FrocScores) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Compute the FROC curve.
+
+    Returns
+    -------
+    rate, recall, threshold
+        False positives per volume and recall at every distinct score, from the highest score to the lowest. The
+        first point has the threshold inf, at which nothing is called.
+    """
+    hit, false = np.sort(scores.hit), np.sort(scores.false)
+    finite = np.concatenate([hit, false])
+    thresholds = np.concatenate([[np.inf], np.unique(finite[np.isfinite(finite)])[::-1]])
     return (
-        (len(false) - np.searchsorted(false, thresholds)) / max(len(detections.volume_owner), 1),
-        (len(found) - np.searchsorted(found, thresholds)) / max(len(found), 1),
+        (len(false) - np.searchsorted(false, thresholds)) / max(len(scores.volume_patient), 1),
+        (len(hit) - np.searchsorted(hit, thresholds)) / max(len(hit), 1),
         thresholds,
     )

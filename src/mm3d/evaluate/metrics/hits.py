@@ -1,8 +1,8 @@
-"""Which proposal hits which finding.
+"""Which finding of a detector hits which annotation.
 
-2D rule: the intersection over union of the two boxes is at least a given value (0.25 in the paper). 3D rule: that, and
-the proposal's slice lies where the finding is visible. A proposal may hit several findings, a finding may be hit by
-several proposals: nothing is matched one to one.
+2D rule: the intersection over union (IoU) of the two boxes is at least a given value, 0.25 in the paper.
+3D rule: the 2D rule holds, and the slice of the finding lies where the annotation is visible.
+A finding may hit several annotations, and several findings may hit one annotation: nothing is matched one to one.
 """
 
 from dataclasses import dataclass
@@ -18,105 +18,147 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Proposals:
-    """The P proposals of all volumes, in any order."""
+class Findings:
+    """The F findings of a detector in all volumes, in any order."""
 
-    volume: IntArray  # (P,) number of the volume that each is in
-    boxes: FloatArray  # (P, 4) xyxy, stored pixels
-    slices: FloatArray  # (P,) predicted slice, NaN where there is none
-    depths: FloatArray  # (P,) DBTex's Depth: how many slices it spans, 0 or -1 where it is on one
-    scores: FloatArray  # (P,) any scale, higher is more suspicious
+    volume: IntArray  # (F,) number of the volume
+    boxes: FloatArray  # (F, 4) xyxy, stored pixels
+    slices: FloatArray  # (F,) predicted slice, NaN where there is none
+    spans: FloatArray  # (F,) how many slices it spans (Depth in DBTex); 0 and -1 mean one
+    scores: FloatArray  # (F,) any scale, higher is more suspicious
 
     def __post_init__(self) -> None:
         refuse_nan(self.scores)
 
 
 @dataclass(frozen=True)
-class Findings:
-    """The F findings of all volumes, in any order."""
+class Annotations:
+    """The A annotations of all volumes, in any order."""
 
-    volume: IntArray  # (F,)
-    boxes: FloatArray  # (F, 4) xyxy, stored pixels
-    slices: FloatArray  # (F,) the annotated slice, NaN where there is none
-    first: FloatArray  # (F,) the visible range, NaN where nobody marked it
-    last: FloatArray  # (F,)
+    volume: IntArray  # (A,) number of the volume
+    boxes: FloatArray  # (A, 4) xyxy, stored pixels
+    slices: FloatArray  # (A,) annotated slice, NaN where there is none
+    first: FloatArray  # (A,) first and last slice of the visible range, NaN where it is not annotated
+    last: FloatArray  # (A,)
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Pairs of a proposal and a finding that it hits."""
+    """H pairs of a finding and an annotation that it hits."""
 
-    proposal: IntArray  # (H,)
     finding: IntArray  # (H,)
+    annotation: IntArray  # (H,)
     iou: FloatArray  # (H,)
 
     def __getitem__(self, kept: BoolArray) -> "Hits":
-        return Hits(self.proposal[kept], self.finding[kept], self.iou[kept])
+        return Hits(self.finding[kept], self.annotation[kept], self.iou[kept])
 
 
 def refuse_nan(scores: FloatArray) -> None:
-    """A NaN has no place in an order, and sorting would give it one silently."""
+    """Refuse scores that are NaN: they have no place in an order, and sorting would silently give them one."""
     if np.isnan(scores).any():
-        raise InputError(
-            f"{int(np.isnan(scores).sum())} of {scores.size} scores are not a number; mend the predictions."
-        )
+        count = int(np.isnan(scores).sum())
+        raise InputError(f"{count} of {scores.size} scores are not a number; correct the predictions.")
 
 
-def pairs_in_volumes(proposals: Proposals, findings: Findings) -> tuple[IntArray, IntArray]:
-    """Every proposal with every finding of its volume: two index arrays of one length."""
-    order = np.argsort(findings.volume, kind="stable")
-    ordered = findings.volume[order]
-    start = np.searchsorted(ordered, proposals.volume, side="left")
-    count = np.searchsorted(ordered, proposals.volume, side="right") - start
-    proposal = np.repeat(np.arange(len(count)), count)
-    within = np.arange(len(proposal)) - np.repeat(np.cumsum(count) - count, count)
-    return proposal, order[start[proposal] + within]
+def pairs_in_volumes(findings: Findings, annotations: Annotations) -> tuple[IntArray, IntArray]:
+    """Pair every finding with every annotation of its volume: two index arrays of one length."""
+    order = np.argsort(annotations.volume, kind="stable")
+    ordered = annotations.volume[order]
+    start = np.searchsorted(ordered, findings.volume, side="left")
+    count = np.searchsorted(ordered, findings.volume, side="right") - start
+    finding = np.repeat(np.arange(len(count)), count)
+    within = np.arange(len(finding)) - np.repeat(np.cumsum(count) - count, count)
+    return finding, order[start[finding] + within]
 
 
 def iou(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Intersection over union of boxes (..., 4) xyxy, one by one. Two boxes without area do not overlap."""
+    """Intersection over union of boxes (..., 4) xyxy, pair by pair; 0 for two boxes without area."""
     size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     intersection = np.prod(np.maximum(size, 0.0), axis=-1)
     union = np.prod(a[..., 2:] - a[..., :2], axis=-1) + np.prod(b[..., 2:] - b[..., :2], axis=-1) - intersection
     return np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
 
 
-def hits_in_2d(proposals: Proposals, findings: Findings, least_iou: float) -> Hits:
-    """The 2D rule: an IoU of at least `least_iou`."""
-    proposal, finding = pairs_in_volumes(proposals, findings)
-    overlap = iou(proposals.boxes[proposal], findings.boxes[finding])
-    return Hits(proposal, finding, overlap)[overlap >= least_iou]
+def hits_in_2d(findings: Findings, annotations: Annotations, least_iou: float) -> Hits:
+    """Apply the 2D rule.
+
+    Parameters
+    ----------
+    findings, annotations
+        What the detector found and what radiologists drew.
+    least_iou
+        The smallest IoU of a hit, above 0.
+
+    Returns
+    -------
+    Hits
+        All pairs within one volume whose IoU is at least `least_iou`.
+    """
+    finding, annotation = pairs_in_volumes(findings, annotations)
+    overlap = iou(findings.boxes[finding], annotations.boxes[annotation])
+    return Hits(finding, annotation, overlap)[overlap >= least_iou]
 
 
-def visible_ranges(findings: Findings, tolerance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """First and last slice on which each finding counts as visible (F,): the annotated range, otherwise `tolerance`
-    (F,) slices either side of the annotated slice. NaN where neither is known: 3D cannot be judged there."""
-    ranged = ~np.isnan(findings.first)
+def visible_ranges(annotations: Annotations, tolerance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Find the slices on which annotations count as visible.
+
+    Parameters
+    ----------
+    annotations
+        What radiologists drew.
+    tolerance
+        (A,) slices on either side of the annotated slice, used where no range is annotated.
+
+    Returns
+    -------
+    first, last
+        (A,) each; NaN where neither a range nor a slice is known, so that the 3D rule cannot judge.
+    """
+    ranged = ~np.isnan(annotations.first)
     return (
-        np.where(ranged, findings.first, findings.slices - tolerance),
-        np.where(ranged, findings.last, findings.slices + tolerance),
+        np.where(ranged, annotations.first, annotations.slices - tolerance),
+        np.where(ranged, annotations.last, annotations.slices + tolerance),
     )
 
 
-def hits_in_3d(hits: Hits, proposals: Proposals, visible: tuple[FloatArray, FloatArray]) -> Hits:
-    """The 3D rule: those 2D hits whose predicted slice is in the visible range, both ends included."""
-    first, last = (end[hits.finding] for end in visible)
-    z = proposals.slices[hits.proposal]
+def hits_in_3d(hits: Hits, findings: Findings, visible: tuple[FloatArray, FloatArray]) -> Hits:
+    """Apply the 3D rule to the hits of the 2D rule: keep those on a visible slice, first and last included.
+
+    Parameters
+    ----------
+    hits
+        The hits by the 2D rule.
+    findings
+        What the detector found.
+    visible
+        The first and last visible slice of each annotation, from `visible_ranges`.
+    """
+    first, last = (end[hits.annotation] for end in visible)
+    z = findings.slices[hits.finding]
     return hits[(first <= z) & (z <= last)]
 
 
-def best_scores(hits: Hits, scores: FloatArray, findings: int) -> FloatArray:
-    """The score at which each finding is found: the highest of the proposals that hit it, -inf if none does (F,)."""
-    best = np.full(findings, -np.inf)
-    np.maximum.at(best, hits.finding, scores[hits.proposal])
-    return best
+def highest_by(group: IntArray, scores: FloatArray, groups: int) -> FloatArray:
+    """The highest score of each group (groups,), -inf for an empty one; `group` (n,) is the group of each score."""
+    highest = np.full(groups, -np.inf)
+    np.maximum.at(highest, group, scores)
+    return highest
 
 
-def best_proposals(hits: Hits, proposals: Proposals, findings: int) -> IntArray:
-    """The highest-scoring proposal that hits each finding, -1 if none does (F,); of equal scores the larger overlap,
-    then the one further left, up and towards the first slice, so that the order of the rows does not matter."""
-    best = np.full(findings, -1)
-    x1, y1, x2, y2 = proposals.boxes[hits.proposal].T
-    order = np.lexsort((proposals.slices[hits.proposal], y2, x2, y1, x1, -hits.iou, -proposals.scores[hits.proposal]))
-    best[hits.finding[order[::-1]]] = hits.proposal[order[::-1]]  # the last one written stays
+def best_scores(hits: Hits, scores: FloatArray, annotations: int) -> FloatArray:
+    """The score at which each annotation is hit (A,): the highest of the findings that hit it, -inf without any."""
+    return highest_by(hits.annotation, scores[hits.finding], annotations)
+
+
+def best_findings(hits: Hits, findings: Findings, annotations: int) -> IntArray:
+    """The number of the finding with the highest score that hits each annotation (A,), -1 without any.
+
+    Of equal scores, the larger overlap wins, then the box further left and up, then the lower slice. So the order of
+    the findings does not matter.
+    """
+    best = np.full(annotations, -1)
+    x1, y1, x2, y2 = findings.boxes[hits.finding].T
+    order = np.lexsort((findings.slices[hits.finding], y2, x2, y1, x1, -hits.iou, -findings.scores[hits.finding]))
+    best[hits.annotation[order[::-1]]] = hits.finding[order[::-1]]  # the best is written last and stays
     return best

@@ -1,9 +1,9 @@
-"""ROC curves, their area, and DeLong's standard error and paired test.
+"""ROC curves, their areas, and DeLong's standard error and paired test.
 
-The area is the probability that a malignant breast scores higher than another one, ties counting half. DeLong's
+The area (AUC) is the probability that a malignant unit scores higher than another one; ties count half. DeLong's
 variance (DeLong, DeLong and Clarke-Pearson, Biometrics 1988) is computed from midranks (Sun and Xu, IEEE Signal
-Processing Letters 2014): sorting is all that it takes. It treats the scored units as independent; two breasts of one
-patient are not quite.
+Processing Letters 2014), so that sorting is enough. It takes the units as independent, which two breasts of one patient
+are only nearly.
 """
 
 import math
@@ -21,20 +21,23 @@ class Areas:
     """The areas of K systems on the same units, with DeLong's covariance."""
 
     auc: FloatArray  # (K,)
-    covariance: FloatArray  # (K, K); NaN if there are not two malignant and two other units
+    covariance: FloatArray  # (K, K); NaN without two malignant and two other units
 
     def standard_error(self, system: int = 0) -> float:
         return math.sqrt(self.covariance[system, system])
 
     def interval(self, system: int = 0) -> tuple[float, float]:
-        """95%, by the normal approximation, within 0 and 1."""
+        """The 95% interval by the normal approximation, within 0 and 1."""
         half = Z95 * self.standard_error(system)
         low, high = np.clip([self.auc[system] - half, self.auc[system] + half], 0.0, 1.0)
         return float(low), float(high)
 
     def difference(self, a: int, b: int) -> tuple[float, float, float]:
-        """Area of a minus area of b, its standard error, and the two-sided p of DeLong's paired test. The p of two
-        systems that order everything alike is 1; where the variance is 0 otherwise there is no test, and it is NaN."""
+        """Area of a minus area of b, its standard error, and the two-sided p of DeLong's paired test.
+
+        Two systems that rank everything alike have p = 1. Where the variance is 0 otherwise, there is no test and p is
+        NaN.
+        """
         difference = float(self.auc[a] - self.auc[b])
         variance = float(self.covariance[a, a] + self.covariance[b, b] - 2 * self.covariance[a, b])
         error = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else math.nan
@@ -44,20 +47,33 @@ class Areas:
 
 
 def midranks(values: FloatArray) -> FloatArray:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def delong(scores: FloatArray, positive: BoolArray) -> Areas:
-    """Areas and covariance of `scores` (K, n) for units that are malignant or not (n,), in O(K n log n)."""
+    """Compute the areas of several systems with DeLong's covariance, in O(K n log n).
+
+    Parameters
+    ----------
+    scores
+        (K, n) the score that each of K systems gives to each of n units; -inf is allowed, NaN is not.
+    positive
+        (n,) whether a unit is malignant.
+
+    Returns
+    -------
+    Areas
+        Areas with standard errors, intervals and paired tests; NaN without both kinds of units.
+    """
     refuse_nan(scores)
     K, m = len(scores), int(positive.sum())
     n = len(positive) - m
     if m == 0 or n == 0:
         return Areas(np.full(K, np.nan), np.full((K, K), np.nan))
-    above = np.empty((K, m))  # share of the others that each malignant unit is above
-    below = np.empty((K, n))  # share of the malignant that each other unit is below
+    above = np.empty((K, m))  # the share of the other units that each malignant unit is above
+    below = np.empty((K, n))  # the share of the malignant units that each other unit is below
     for k in range(K):
         ranks = midranks(scores[k])
         above[k] = (ranks[positive] - midranks(scores[k][positive])) / n
@@ -68,8 +84,26 @@ def delong(scores: FloatArray, positive: BoolArray) -> Areas:
     return Areas(above.mean(axis=1), covariance)
 
 
+def auc(scores: FloatArray, positive: BoolArray) -> float:
+    """The area of one system's scores (n,), for units that are malignant or not (n,); NaN without both kinds."""
+    return float(delong(scores[None], positive).auc[0])
+
+
 def roc(scores: FloatArray, positive: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """False-positive and true-positive rate at every distinct score, from (0, 0) to (1, 1)."""
+    """Compute the ROC curve of one system.
+
+    Parameters
+    ----------
+    scores
+        (n,) the score of each unit.
+    positive
+        (n,) whether a unit is malignant.
+
+    Returns
+    -------
+    false_positive_rate, true_positive_rate
+        At every distinct score, from (0, 0) to (1, 1).
+    """
     refuse_nan(scores)
     thresholds = np.unique(scores)[::-1]
     rates = []

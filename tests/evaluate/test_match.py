@@ -8,18 +8,23 @@ import pytest
 
 from mm3d.data.datasets.keys import Key
 from mm3d.data.records import Annotation, Label, Laterality
-from mm3d.evaluate.joined import Joined, join
-from mm3d.evaluate.judge import detections, judge, scored_breasts, scored_cases, scored_images
-from mm3d.evaluate.measure import measure
+from mm3d.evaluate.match import (
+    MatchedPredictions,
+    froc_scores,
+    match_predictions,
+    score_breasts,
+    score_cases,
+    score_images,
+)
+from mm3d.evaluate.measure import measure, measure_subgroups
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.evaluate.subgroups import subgroups
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
 from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 
 BOX = (0.0, 0.0, 100.0, 100.0)
 AWAY = (500.0, 500.0, 600.0, 600.0)
-WEIGHTS = bootstrap.draw(9, 20, 0)
+DRAWS = bootstrap.draw(9, 20, 0)
 
 
 def cancer(slice_: int | None = 20, box: Any = BOX, kind: str = "") -> Annotation:
@@ -29,15 +34,15 @@ def cancer(slice_: int | None = 20, box: Any = BOX, kind: str = "") -> Annotatio
 def breast(
     patient: str,
     label: Label | None,
-    *findings: tuple[Annotation, ...] | None,
+    *annotations: tuple[Annotation, ...] | None,
     side: Laterality = "L",
     slices: int | None = 40,
 ) -> TruthBreast:
     """With a view for each: CC first, then MLO."""
     views = []
-    for findings_of_view, position in zip(findings, ("cc", "mlo"), strict=False):
+    for drawn, position in zip(annotations, ("cc", "mlo"), strict=False):
         key = Key(patient, "S", f"{side.lower()}{position}")
-        views.append(TruthView(key, "CC" if position == "cc" else "MLO", "DBT", findings_of_view, slices))
+        views.append(TruthView(key, "CC" if position == "cc" else "MLO", "DBT", drawn, slices))
     return TruthBreast(patient, "S", side, label, "", {}, tuple(views))
 
 
@@ -47,8 +52,9 @@ def predicted(patient: str, view: str, *proposals: tuple[Any, float | None, floa
     return BreastPrediction(patient, "S", "L" if view[0] == "l" else "R", (ViewPrediction(view, found),))
 
 
-def joined(breasts: list[TruthBreast], predictions: list[BreastPrediction], **changes: Any) -> Joined:
-    return join("p", Predictions(tuple(predictions)), Truth("t", tuple(breasts)), EvaluateSettings(**changes))
+def match(breasts: list[TruthBreast], predictions: list[BreastPrediction], **changes: Any) -> MatchedPredictions:
+    truth = Truth("t", tuple(breasts))
+    return match_predictions("p", Predictions(tuple(predictions)), truth, EvaluateSettings(**changes))
 
 
 def test_a_volume_without_annotation_counts_only_where_there_can_be_no_cancer() -> None:
@@ -59,46 +65,44 @@ def test_a_volume_without_annotation_counts_only_where_there_can_be_no_cancer() 
         breast("P4", "negative", None),
         breast("P5", "malignant", ()),
     ]
-    one = joined(breasts, [predicted(f"P{i}", "lcc", (BOX, 3, i / 10)) for i in range(1, 6)])
-    judged = judge(one, EvaluateSettings())
-    assert judged.volumes.tolist() == [False, False, True, True, True]
-    assert detections(judged, judged.rules["2D"]).false.tolist() == [0.3, 0.4, 0.5]
-    without = judge(one, EvaluateSettings(leave_out_benign=True))
-    assert without.volumes.tolist() == [False, False, False, True, True]
+    given = [predicted(f"P{i}", "lcc", (BOX, 3, i / 10)) for i in range(1, 6)]
+    matched = match(breasts, given)
+    assert matched.counted.tolist() == [False, False, True, True, True]
+    assert froc_scores(matched, "2D").false.tolist() == [0.3, 0.4, 0.5]
+    assert match(breasts, given, leave_out_benign=True).counted.tolist() == [False, False, False, True, True]
 
 
 def test_a_malignant_volume_with_a_benign_finding_is_not_benign() -> None:
     benign = Annotation(AWAY, malignant=False, slice=3)
-    one = joined([breast("P1", "malignant", (cancer(), benign))], [predicted("P1", "lcc", (AWAY, 3, 0.5))])
-    judged = judge(one, EvaluateSettings(leave_out_benign=True))
-    assert judged.volumes.tolist() == [True]
-    assert detections(judged, judged.rules["2D"]).false.tolist() == [0.5]
+    truth = [breast("P1", "malignant", (cancer(), benign))]
+    matched = match(truth, [predicted("P1", "lcc", (AWAY, 3, 0.5))], leave_out_benign=True)
+    assert matched.counted.tolist() == [True]
+    assert froc_scores(matched, "2D").false.tolist() == [0.5]
 
 
 def test_a_finding_without_slice_is_left_out_of_3d_and_so_is_what_hits_it() -> None:
     truth = [breast("P1", "malignant", (cancer(20), cancer(None, AWAY)))]
     given = [predicted("P1", "lcc", (BOX, 20, 0.9), (AWAY, 5, 0.8), (BOX, 35, 0.7))]
-    judged = judge(joined(truth, given), EvaluateSettings())
-    flat, deep = (detections(judged, judged.rules[rule]) for rule in ("2D", "3D"))
-    assert (sorted(flat.found.tolist()), flat.false.tolist()) == ([0.8, 0.9], [])
-    assert (deep.found.tolist(), deep.false.tolist()) == ([0.9], [0.7])
-    assert any("1 malignant findings have no slice" in note for note in judged.notes)
+    matched = match(truth, given)
+    flat, deep = (froc_scores(matched, rule) for rule in ("2D", "3D"))
+    assert (sorted(flat.hit.tolist()), flat.false.tolist()) == ([0.8, 0.9], [])
+    assert (deep.hit.tolist(), deep.false.tolist()) == ([0.9], [0.7])
+    assert any("1 malignant findings have no slice" in note for note in matched.notes)
 
 
 def test_without_the_number_of_slices_a_tolerance_must_be_given() -> None:
     truth = [breast("P1", "malignant", (cancer(20),), slices=None)]
     given = [predicted("P1", "lcc", (BOX, 22, 0.9))]
-    assert list(judge(joined(truth, given), EvaluateSettings()).rules) == ["2D"]
-    judged = judge(joined(truth, given), EvaluateSettings(slice_tolerance=2))
-    assert detections(judged, judged.rules["3D"]).found.tolist() == [0.9]
+    assert list(match(truth, given).rules) == ["2D"]
+    assert froc_scores(match(truth, given, slice_tolerance=2), "3D").hit.tolist() == [0.9]
     ranged = Annotation(BOX, malignant=True, first_slice=21, last_slice=25)  # a range needs neither
-    judged = judge(joined([breast("P1", "malignant", (ranged,), slices=None)], given), EvaluateSettings())
-    assert detections(judged, judged.rules["3D"]).found.tolist() == [0.9]
+    matched = match([breast("P1", "malignant", (ranged,), slices=None)], given)
+    assert froc_scores(matched, "3D").hit.tolist() == [0.9]
 
 
 def test_a_detector_that_predicts_no_slices_has_no_3d() -> None:
-    one = joined([breast("P1", "malignant", (cancer(),))], [predicted("P1", "lcc", (BOX, None, 0.9))])
-    found = measure(one, WEIGHTS, EvaluateSettings()).result
+    matched = match([breast("P1", "malignant", (cancer(),))], [predicted("P1", "lcc", (BOX, None, 0.9))])
+    found = measure(matched, DRAWS).result
     assert list(found["recall"]) == ["2D"]
     assert found["dbtex"] is None
     assert any("no 3D rule" in note for note in found["notes"])
@@ -111,12 +115,12 @@ def test_findings_of_two_views_are_one_lesion_unless_nobody_can_say() -> None:
         breast("P2", "malignant", (cancer(), cancer(20, AWAY)), (cancer(),)),  # three
     ]
     given = [predicted("P1", "lmlo", (BOX, 20, 0.9)), predicted("P2", "lcc", (AWAY, 20, 0.8))]
-    judged = judge(joined(truth, given), EvaluateSettings())
-    found = {level: detections(judged, judged.rules["2D"], level).found for level in ("finding", "lesion", "breast")}
+    matched = match(truth, given)
+    found = {level: froc_scores(matched, "2D", level).hit for level in ("finding", "lesion", "breast")}
     assert [len(found[level]) for level in ("finding", "lesion", "breast")] == [5, 4, 2]
     assert sorted(found["lesion"].tolist()) == [-np.inf, -np.inf, 0.8, 0.9]
     assert sorted(found["breast"].tolist()) == [0.8, 0.9]
-    assert any(note.startswith("1 breasts have several") for note in judged.notes)
+    assert any(note.startswith("1 breasts have several") for note in matched.notes)
 
 
 def test_units_without_a_label_are_left_out_of_the_area() -> None:
@@ -127,15 +131,16 @@ def test_units_without_a_label_are_left_out_of_the_area() -> None:
         breast("P2", None, (), side="R"),
         breast("P3", "benign", None),
     ]
-    one = joined(breasts, [])
-    assert dict(zip(scored_breasts(one).names, scored_breasts(one).positive.tolist(), strict=True)) == {
+    matched = match(breasts, [])
+    units = score_breasts(matched)
+    assert dict(zip(units.names, units.positive.tolist(), strict=True)) == {
         ("P1", "S", "L"): True,
         ("P2", "S", "L"): False,
         ("P3", "S", "L"): False,
     }
-    cases = scored_cases(one)
+    cases = score_cases(matched)
     assert dict(zip(cases.names, cases.positive.tolist(), strict=True)) == {("P1", "S"): True, ("P3", "S"): False}
-    images = scored_images(one)
+    images = score_images(matched)
     labels = {(name[0], name[2]): bool(positive) for name, positive in zip(images.names, images.positive, strict=True)}
     # Not annotated, a view is what its breast is; annotated, what is marked, whatever the breast.
     assert labels == {
@@ -145,7 +150,7 @@ def test_units_without_a_label_are_left_out_of_the_area() -> None:
         ("P2", "rcc"): False,
         ("P3", "lcc"): False,
     }
-    notes = measure(one, WEIGHTS, EvaluateSettings()).result["notes"]
+    notes = measure(matched, DRAWS).result["notes"]
     assert any("2 breasts have no label" in note for note in notes)
 
 
@@ -162,8 +167,7 @@ def test_a_kind_of_finding_is_measured_against_all_that_is_not_malignant() -> No
         predicted("P3", "lcc", (BOX, 20, 0.5)),
         predicted("P4", "lcc", (BOX, 20, 0.4)),
     ]
-    judged = judge(joined(truth, given), EvaluateSettings())
-    rows = {row["value"]: row for row in subgroups(judged, "kind", WEIGHTS, EvaluateSettings(rates=(0.25,)))}
+    rows = {row["value"]: row for row in measure_subgroups(match(truth, given, rates=(0.25,)), "kind", DRAWS)}
     found = {
         kind: (row["recall"]["2D"][0]["recall"], row["auc"]["auc"], row["auc"]["of"]) for kind, row in rows.items()
     }
@@ -176,8 +180,8 @@ def test_a_kind_of_finding_is_measured_against_all_that_is_not_malignant() -> No
 def test_a_breasts_score_is_its_own_or_the_highest_of_its_views(given: bool) -> None:
     views = (ViewPrediction("lcc", (Finding(BOX, 0.7, 1),)), ViewPrediction("lmlo", (Finding(BOX, 0.3, 1),)))
     prediction = BreastPrediction("P1", "S", "L", views, score=0.1 if given else None)
-    one = joined([breast("P1", "negative", (), ())], [prediction])
-    assert one.breast_scores.tolist() == [0.1 if given else 0.7]
-    assert one.view_scores.tolist() == [0.7, 0.3]
+    matched = match([breast("P1", "negative", (), ())], [prediction])
+    assert matched.breast_scores.tolist() == [0.1 if given else 0.7]
+    assert matched.view_scores.tolist() == [0.7, 0.3]
     own = replace(prediction, views=tuple(replace(view, score=0.05) for view in views))
-    assert joined([breast("P1", "negative", (), ())], [own]).view_scores.tolist() == [0.05, 0.05]
+    assert match([breast("P1", "negative", (), ())], [own]).view_scores.tolist() == [0.05, 0.05]

@@ -1,0 +1,469 @@
+"""Match predictions with the truth: which findings hit which annotations, and which volumes and breasts count.
+
+metrics.json and the lists call an annotation a "finding" and a finding of the detector a "proposal", as papers do.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from mm3d.data.datasets.keys import Key
+from mm3d.data.records import Annotation, Modality
+from mm3d.evaluate.metrics.froc import FrocScores
+from mm3d.evaluate.metrics.hits import (
+    Annotations,
+    BoolArray,
+    Findings,
+    FloatArray,
+    Hits,
+    IntArray,
+    best_scores,
+    highest_by,
+    hits_in_2d,
+    hits_in_3d,
+    visible_ranges,
+)
+from mm3d.evaluate.settings import EvaluateSettings
+from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
+from mm3d.output.predictions import BreastPrediction, Predictions, ViewPrediction
+from mm3d.shared.errors import InputError
+
+LEVELS = ("finding", "lesion", "breast")  # what recall counts
+LABELS = {"malignant": 1.0, "benign": 0.0, "negative": 0.0, None: 0.5}  # 0.5: not known
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The hits by the 2D or the 3D rule."""
+
+    hits: Hits
+    judged: BoolArray  # (A,) malignant annotations that the rule can judge
+    false: BoolArray  # (F,) findings that hit no malignant annotation, neither one that the rule cannot judge
+
+
+@dataclass(frozen=True)
+class UnitScores:
+    """Scores and labels of n units: images, breasts or cases. Units without a label are left out."""
+
+    names: tuple[tuple[str, ...], ...]  # what identifies each unit, the same in every system
+    scores: FloatArray  # (n,)
+    positive: BoolArray  # (n,) whether it is malignant
+    patient: IntArray  # (n,)
+
+    def __getitem__(self, kept: BoolArray) -> "UnitScores":
+        names = tuple(name for name, keep in zip(self.names, kept, strict=True) if keep)
+        return UnitScores(names, self.scores[kept], self.positive[kept], self.patient[kept])
+
+    def as_froc(self) -> FrocScores:
+        """Take each unit that is not malignant as a volume with one false positive."""
+        hit, other = self.positive, ~self.positive
+        return FrocScores(
+            self.scores[hit], self.scores[other], self.patient[hit], self.patient[other], self.patient[other]
+        )
+
+
+@dataclass(frozen=True)
+class MatchedPredictions:
+    """The predictions of one system beside the truth: V volumes, B breasts, F findings, A annotations."""
+
+    name: str
+    modality: Modality
+    settings: EvaluateSettings
+    breasts: tuple[TruthBreast, ...]  # B, each with its views of this modality only
+    patient_of: IntArray  # (B,) number of the patient in the cohort
+    views: tuple[TruthView, ...]  # V
+    breast_of: IntArray  # (V,)
+    findings: Findings
+    annotations: Annotations
+    records: tuple[Annotation, ...]  # A, the records of `annotations`
+    malignant: BoolArray  # (A,)
+    view_scores: FloatArray  # (V,) -inf: nothing was predicted
+    breast_scores: FloatArray  # (B,)
+    counted: BoolArray  # (V,) volumes that count in FROC and R@X
+    visible: tuple[FloatArray, FloatArray]  # (A,) first and last slice on which an annotation counts as visible
+    rules: dict[str, Rule]  # 2D, and 3D where slices are annotated and predicted
+    lesions: IntArray  # (A,) number of the lesion of a malignant annotation
+    notes: tuple[str, ...]
+
+    def of_views(self, field: str) -> FloatArray:
+        """A number of the views (V,), such as `slice_spacing`; NaN where it is not known."""
+        return _numbers(getattr(view, field) for view in self.views)
+
+    @cached_property
+    def breast_labels(self) -> FloatArray:
+        """(B,) 1 malignant, 0 not, 0.5 not known."""
+        return np.array([LABELS[breast.label] for breast in self.breasts])
+
+    @cached_property
+    def froc(self) -> dict[tuple[str, str], FrocScores]:
+        """The scores for FROC and R@X, by rule and level."""
+        return {(rule, level): froc_scores(self, rule, level) for rule in self.rules for level in LEVELS}
+
+    @cached_property
+    def units(self) -> dict[str, UnitScores]:
+        """The scores for ROC and AUC, by level."""
+        return {"image": score_images(self), "breast": score_breasts(self), "case": score_cases(self)}
+
+
+def match_predictions(
+    name: str, predictions: Predictions, truth: Truth, settings: EvaluateSettings
+) -> MatchedPredictions:
+    """Match the predictions of one system with a cohort.
+
+    Parameters
+    ----------
+    name
+        What messages, tables and figures call the system.
+    predictions
+        What the system found, from `mm3d.output.predictions.read`.
+    truth
+        The cohort, from `read_truth`.
+    settings
+        They choose split and modality and say what a hit is.
+    """
+    modality = _choose_modality(name, predictions, truth, settings.modality)
+    chosen = truth.in_split(settings.split)
+    patients = {patient: number for number, patient in enumerate(chosen.patients)}
+    breasts = []
+    for breast in sorted(chosen.breasts, key=lambda breast: (breast.patient, breast.exam, breast.laterality)):
+        kept = sorted((view for view in breast.views if view.modality == modality), key=lambda view: view.key)
+        if kept:
+            breasts.append(replace(breast, views=tuple(kept)))
+    if not breasts:
+        raise InputError(f"{truth.name} has no view of {modality}; choose another with --modality.")
+    views = tuple(view for breast in breasts for view in breast.views)
+    breast_of = np.repeat(np.arange(len(breasts)), [len(breast.views) for breast in breasts])
+    predicted, notes = _match_views(predictions, truth, views, settings.skip_unknown)
+    if any(predictions.views()) and not any(predicted):
+        raise InputError(
+            f"{name} has no prediction for a volume of {truth.name} that is {modality}"
+            f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."
+        )
+    findings = _finding_arrays(predicted)
+    view_scores = _score_views(name, predicted, findings)
+    silent = int(np.isneginf(view_scores).sum())
+    if silent:
+        notes.append(
+            f"{silent:,} of {len(views):,} volumes have no prediction. They count as volumes without findings and rank "
+            "last. If the detector was never run on them, the metrics flatter it: give the cohort that it was run on."
+        )
+    drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
+    annotations = _annotation_arrays(drawn)
+    malignant = np.array([record.malignant for _, record in drawn], dtype=bool)
+    slice_counts = _numbers(view.slice_count for view in views)[annotations.volume]
+    tolerance = settings.slice_tolerance
+    visible = visible_ranges(annotations, slice_counts / 4 if tolerance is None else np.full(len(drawn), tolerance))
+    counted = _find_counted(views, [breasts[b].label for b in breast_of], settings.leave_out_benign, notes)
+    rules = _apply_rules(findings, annotations, malignant, visible, modality, settings.iou, notes)
+    lesions = _number_lesions(annotations.volume, malignant, breast_of, notes)
+    return MatchedPredictions(
+        name=name,
+        modality=modality,
+        settings=settings,
+        breasts=tuple(breasts),
+        patient_of=np.array([patients[breast.patient] for breast in breasts]),
+        views=views,
+        breast_of=breast_of,
+        findings=findings,
+        annotations=annotations,
+        records=tuple(record for _, record in drawn),
+        malignant=malignant,
+        view_scores=view_scores,
+        breast_scores=_score_predicted_breasts(name, predictions.breasts, breasts, breast_of, view_scores),
+        counted=counted,
+        visible=visible,
+        rules=rules,
+        lesions=lesions,
+        notes=tuple(notes),
+    )
+
+
+def _choose_modality(name: str, predictions: Predictions, truth: Truth, wanted: Modality | None) -> Modality:
+    """The wanted modality, otherwise that of the predictions; without predictions, DBT if the cohort has it."""
+    if wanted:
+        return wanted
+    modalities: set[str] = {key.modality for key, _ in predictions.views()}
+    if len(modalities) > 1:
+        raise InputError(f"{name} has predictions for DBT and for FFDM; choose one with --modality.")
+    modalities = modalities or {view.modality for breast in truth.breasts for view in breast.views}
+    return "FFDM" if modalities == {"FFDM"} else "DBT"
+
+
+def _match_views(
+    predictions: Predictions, truth: Truth, views: Sequence[TruthView], skip_unknown: bool
+) -> tuple[list[ViewPrediction | None], list[str]]:
+    """The prediction for each of the views, and notes on predictions that are not used."""
+    exams: dict[tuple[str, ...], list[Key]] = {}
+    for breast in truth.breasts:
+        exams.setdefault((breast.patient, breast.exam), []).extend(view.key for view in breast.views)
+    known = {key for keys in exams.values() for key in keys}
+    number_of = {view.key: number for number, view in enumerate(views)}
+    matched: list[ViewPrediction | None] = [None] * len(views)
+    unknown, elsewhere = 0, 0
+    for key, view in predictions.views():
+        # Where an exam has only one lcc, some tables call it lcc2 and others lcc.
+        same = [key] if key in known else [other for other in exams.get(key[:2], ()) if other.stem == key.stem]
+        place = predictions.places.get(key, "")
+        if len(same) != 1:
+            if not skip_unknown:
+                raise _unknown_volume(key, place, truth)
+            unknown += 1
+        elif same[0] not in number_of:
+            elsewhere += 1
+        elif matched[number_of[same[0]]] is not None:
+            raise InputError(f"{place}: {key.name} and a repeat of it are one volume; keep one.")
+        else:
+            matched[number_of[same[0]]] = view
+    notes = []
+    if unknown:
+        notes.append(f"{unknown:,} predicted volumes are not in the cohort; they are left out.")
+    if elsewhere:
+        notes.append(f"{elsewhere:,} predicted volumes are of another split or modality; they are left out.")
+    return matched, notes
+
+
+def _unknown_volume(key: Key, place: str, truth: Truth) -> InputError:
+    owners = sorted({breast.patient for breast in truth.breasts if breast.exam == key.study})
+    if owners and key.patient not in owners and key.patient in truth.patients:
+        return InputError(
+            f"{place}: study {key.study} is of patient {owners[0]} in {truth.name}, not of {key.patient}; "
+            "correct the identifiers of the row."
+        )
+    return InputError(
+        f"{place}: the volume {key.name} is not in {truth.name}; give the cohort that has it with --truth, or leave "
+        "such volumes out with --skip-unknown."
+    )
+
+
+def _finding_arrays(predicted: Sequence[ViewPrediction | None]) -> Findings:
+    rows = [(number, finding) for number, view in enumerate(predicted) if view for finding in view.findings]
+    return Findings(
+        volume=np.array([number for number, _ in rows], dtype=np.int64),
+        boxes=np.array([finding.box for _, finding in rows]).reshape(-1, 4),
+        slices=_numbers(finding.slice for _, finding in rows),
+        spans=_numbers(finding.depth for _, finding in rows),
+        scores=_numbers(finding.score for _, finding in rows),
+    )
+
+
+def _annotation_arrays(rows: Sequence[tuple[int, Annotation]]) -> Annotations:
+    return Annotations(
+        volume=np.array([number for number, _ in rows], dtype=np.int64),
+        boxes=np.array([record.box for _, record in rows], dtype=float).reshape(-1, 4),
+        slices=_numbers(record.slice for _, record in rows),
+        first=_numbers(record.first_slice for _, record in rows),
+        last=_numbers(record.last_slice for _, record in rows),
+    )
+
+
+def _numbers(values: Iterable[float | None]) -> FloatArray:
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def _all_or_none(scores: Iterable[float | None], kind: str, name: str) -> bool:
+    """Whether the file has scores of its own for views or breasts; some with and some without are refused."""
+    given = {score is not None for score in scores}
+    if len(given) == 2:
+        raise InputError(f"{name}: some {kind} have a score of their own and some have not; give all or none.")
+    return given == {True}
+
+
+def _score_views(name: str, predicted: Sequence[ViewPrediction | None], findings: Findings) -> FloatArray:
+    """The views' own scores (V,), or, if the file has none, the highest of their findings."""
+    if not _all_or_none((view.score for view in predicted if view), "views", name):
+        return highest_by(findings.volume, findings.scores, len(predicted))
+    return np.array([-np.inf if view is None else view.score for view in predicted], dtype=float)
+
+
+def _score_predicted_breasts(
+    name: str,
+    predicted: Sequence[BreastPrediction],
+    breasts: Sequence[TruthBreast],
+    breast_of: IntArray,
+    view_scores: FloatArray,
+) -> FloatArray:
+    """The breasts' own scores (B,), or, if the file has none, the highest of their views."""
+    if not _all_or_none((breast.score for breast in predicted), "breasts", name):
+        return highest_by(breast_of, view_scores, len(breasts))
+    given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predicted}
+    scores = (given.get((breast.patient, breast.exam, breast.laterality), -np.inf) for breast in breasts)
+    return np.array(list(scores), dtype=float)
+
+
+def _find_counted(
+    views: Sequence[TruthView], labels: Sequence[str | None], leave_out_benign: bool, notes: list[str]
+) -> BoolArray:
+    """The volumes that count in FROC and R@X (V,).
+
+    A view that is not annotated, of a breast that is malignant or has no label, may show cancers that nobody marked. A
+    finding there is neither right nor wrong.
+    """
+    counted = np.ones(len(views), dtype=bool)
+    benign = np.zeros(len(views), dtype=bool)
+    for number, (view, label) in enumerate(zip(views, labels, strict=True)):
+        if view.annotations is None:
+            counted[number] = label in ("benign", "negative")
+            benign[number] = label == "benign"
+        else:
+            benign[number] = bool(view.annotations) and not any(record.malignant for record in view.annotations)
+    if not counted.all():
+        notes.append(
+            f"{int((~counted).sum()):,} volumes are not annotated, and their breasts are malignant or have no label; "
+            "recall and false positives leave them out."
+        )
+    if leave_out_benign:
+        notes.append(f"{int((counted & benign).sum()):,} benign volumes are left out of recall and false positives.")
+        counted &= ~benign
+    return counted
+
+
+def _apply_rules(
+    findings: Findings,
+    annotations: Annotations,
+    malignant: BoolArray,
+    visible: tuple[FloatArray, FloatArray],
+    modality: Modality,
+    least_iou: float,
+    notes: list[str],
+) -> dict[str, Rule]:
+    """The hits by the 2D rule, and by the 3D rule where slices are known."""
+    flat = hits_in_2d(findings, annotations, least_iou)
+    rules = {"2D": Rule(flat, malignant, _find_false(len(findings.scores), flat, malignant))}
+    judged = malignant & ~np.isnan(visible[0])
+    unknown = malignant & ~judged
+    if modality == "DBT" and judged.any() and not np.isnan(findings.slices).all():
+        deep = hits_in_3d(flat, findings, visible)
+        false = _find_false(len(findings.scores), deep, judged)
+        false[flat.finding[unknown[flat.annotation]]] = False
+        rules["3D"] = Rule(deep, judged, false)
+        if unknown.any():
+            notes.append(
+                f"{int(unknown.sum()):,} malignant findings have no slice, or the number of slices of their volume is "
+                "not known (then give --slice-tolerance); 3D leaves them out."
+            )
+    elif modality == "DBT" and malignant.any():
+        notes.append("There is no 3D rule: slices are not annotated or not predicted.")
+    return rules
+
+
+def _find_false(findings: int, hits: Hits, judged: BoolArray) -> BoolArray:
+    """The findings that hit no annotation that is judged (F,)."""
+    false = np.ones(findings, dtype=bool)
+    false[hits.finding[judged[hits.annotation]]] = False
+    return false
+
+
+def _number_lesions(volume: IntArray, malignant: BoolArray, breast_of: IntArray, notes: list[str]) -> IntArray:
+    """The number of the lesion of each malignant annotation (A,), -1 for benign ones.
+
+    The records do not say which annotation in the CC view is which in the MLO view. Where no view of a breast has more
+    than one malignant annotation, they are one lesion; otherwise each annotation is a lesion of its own.
+    """
+    lesions = np.where(malignant, np.arange(len(malignant)), -1)
+    several = np.bincount(volume[malignant], minlength=len(breast_of)) > 1
+    ambiguous = np.unique(breast_of[several])
+    breast = breast_of[volume]
+    single = malignant & ~np.isin(breast, ambiguous)
+    lesions[single] = len(malignant) + breast[single]
+    if len(ambiguous):
+        notes.append(
+            f"{len(ambiguous):,} breasts have several malignant findings in one view, and nothing says which are the "
+            "same in the other view; each counts as a lesion."
+        )
+    return lesions
+
+
+def froc_scores(
+    matched: MatchedPredictions,
+    rule: str,
+    level: str = "finding",
+    volumes: BoolArray | None = None,
+    annotations: BoolArray | None = None,
+) -> FrocScores:
+    """The scores that R@X and FROC are computed from.
+
+    Parameters
+    ----------
+    matched
+        The predictions of one system.
+    rule
+        2D or 3D, a key of `matched.rules`.
+    level
+        What recall counts: finding, lesion or breast.
+    volumes
+        (V,) restrict annotations and false positives to these volumes.
+    annotations
+        (A,) restrict what is to be found to these annotations; the false positives stay.
+    """
+    applied = matched.rules[rule]
+    within = matched.counted if volumes is None else matched.counted & volumes
+    chosen = applied.judged & within[matched.annotations.volume]
+    if annotations is not None:
+        chosen = chosen & annotations
+    patient = matched.patient_of[matched.breast_of]
+    hit = best_scores(applied.hits, matched.findings.scores, len(matched.records))[chosen]
+    hit_patient = patient[matched.annotations.volume[chosen]]
+    if level != "finding":
+        group = matched.lesions if level == "lesion" else matched.breast_of[matched.annotations.volume]
+        _, first, number = np.unique(group[chosen], return_index=True, return_inverse=True)
+        hit, hit_patient = highest_by(number, hit, len(first)), hit_patient[first]
+    false = applied.false & within[matched.findings.volume]
+    return FrocScores(
+        hit=hit,
+        false=matched.findings.scores[false],
+        hit_patient=hit_patient,
+        false_patient=patient[matched.findings.volume[false]],
+        volume_patient=patient[within],
+    )
+
+
+def score_images(matched: MatchedPredictions, kept: BoolArray | None = None) -> UnitScores:
+    """Scores of the views, or of the `kept` (V,) ones.
+
+    A view is malignant if a malignant annotation is drawn in it or, where it is not annotated, if its breast is.
+    """
+    drawn = np.bincount(matched.annotations.volume[matched.malignant], minlength=len(matched.views)) > 0
+    annotated = np.array([view.annotations is not None for view in matched.views])
+    labels = np.where(annotated, drawn, matched.breast_labels[matched.breast_of])
+    names = [tuple(view.key) for view in matched.views]
+    return _known_units(names, matched.view_scores, labels, matched.patient_of[matched.breast_of], kept)
+
+
+def score_breasts(
+    matched: MatchedPredictions, kept: BoolArray | None = None, scores: FloatArray | None = None
+) -> UnitScores:
+    """Scores of the breasts, or of the `kept` (B,) ones; `scores` (B,) replace those of the predictions."""
+    names = [(breast.patient, breast.exam, breast.laterality) for breast in matched.breasts]
+    chosen = matched.breast_scores if scores is None else scores
+    return _known_units(names, chosen, matched.breast_labels, matched.patient_of, kept)
+
+
+def score_cases(matched: MatchedPredictions) -> UnitScores:
+    """Scores of the cases. A case is an exam: it has the highest score of its breasts, and is malignant if one is."""
+    exams = [(breast.patient, breast.exam) for breast in matched.breasts]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(exams))}
+    case_of = np.array([numbers[exam] for exam in exams])
+    scores = highest_by(case_of, matched.breast_scores, len(numbers))
+    labels = highest_by(case_of, matched.breast_labels, len(numbers))  # not known (0.5), unless a breast is malignant
+    _, first = np.unique(case_of, return_index=True)
+    return _known_units(list(numbers), scores, labels, matched.patient_of[first])
+
+
+def _known_units(
+    names: Sequence[tuple[str, ...]],
+    scores: FloatArray,
+    labels: FloatArray,
+    patient: IntArray,
+    kept: BoolArray | None = None,
+) -> UnitScores:
+    known = labels != LABELS[None]
+    units = UnitScores(tuple(names), scores, labels == 1, patient)
+    return units[known if kept is None else known & kept]
+
+
+def highest_findings(matched: MatchedPredictions) -> FloatArray:
+    """The highest finding of each breast (B,), whatever the breast's own score is; -inf without any."""
+    breast = matched.breast_of[matched.findings.volume]
+    return highest_by(breast, matched.findings.scores, len(matched.breasts))
