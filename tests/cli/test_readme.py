@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.dicom_files import breast, tomosynthesis, write
 
+from mm3d import __version__
 from mm3d.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,10 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+ALL_PAGES = [str(path.relative_to(ROOT)) for folder in (ROOT, ROOT / "docs") for path in sorted(folder.glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_no_link_or_file_name_is_dead(page: str) -> None:
     text = (ROOT / page).read_text()
     for target, part in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", text):
@@ -88,3 +92,15 @@ def test_no_link_or_file_name_is_dead(page: str) -> None:
         assert not part or part in headings(file), f"{target}#{part}"
     for name in re.findall(r"`((?:\w+/)*\w+\.py)`", text):
         assert (ROOT / name).exists() or (ROOT / "src" / "mm3d" / name).exists(), name
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert check is not None
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    for tool in re.findall(r"\$\(BIN\)/([\w-]+(?: format| check)?)", check[1]):
+        assert f"entry: .venv/bin/{tool}" in hooks, tool
