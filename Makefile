@@ -1,5 +1,6 @@
 # make demo   sets everything up, makes an exam and predicts it
 # make test   sets everything up and passes the tests
+# make test-quick  the unit tests: no Debian packages, under two minutes
 # make check  formatting, lint, imports between rooms, types
 # make bench  measures, and writes docs/benchmarks.md
 # make bench-full  measures full-size volumes: half an hour, 13 GB
@@ -14,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Measured here: BLAS threads of numpy and torch's own get in each other's way.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check format bench bench-full clean
+.PHONY: demo test test-quick check format bench bench-full clean
 
 demo: .venv/run
 	$(BIN)/mm3d demo
@@ -28,6 +29,9 @@ test: .venv/dev
 	@PATH="$$PATH:/usr/sbin" command -v Orthanc >/dev/null || { echo "installing orthanc, an archive that reports are sent to"; apt-get update -qq && apt-get install -qq -y orthanc && { systemctl disable --now orthanc 2>/dev/null || true; }; }
 	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+
+test-quick: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile -m "not slow"
 
 check: .venv/dev
 	$(BIN)/ruff format --check

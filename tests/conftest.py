@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.slow import SLOW
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW & {item.path.stem, item.name.partition("[")[0]}:
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.dicom_files import breast, tomosynthesis, write
+from support.slow import SLOW
 
 from mm3d import __version__
 from mm3d.cli import main
@@ -104,3 +105,10 @@ def test_pre_commit_runs_what_make_check_runs() -> None:
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     for tool in re.findall(r"\$\(BIN\)/([\w-]+(?: format| check)?)", check[1]):
         assert f"entry: .venv/bin/{tool}" in hooks, tool
+
+
+def test_every_slow_test_exists() -> None:
+    """A test that got another name would be in `make test-quick` again."""
+    tests = list((ROOT / "tests").glob("*/test_*.py"))
+    functions = {name for path in tests for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    assert {path.stem for path in tests} | functions >= SLOW
