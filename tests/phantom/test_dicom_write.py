@@ -56,12 +56,12 @@ def test_the_standards_checker_finds_no_error(image: SyntheticView, tmp_path: Pa
     done = subprocess.run(
         [checker, "-new", str(tmp_path / "view.dcm")], capture_output=True, text=True, check=False, errors="replace"
     )
-    said = (done.stdout + done.stderr).splitlines()
+    lines = (done.stdout + done.stderr).splitlines()
     kind = "BreastTomosynthesisImage" if image.view.modality == "DBT" else "MammographyImageForPresentation"
-    assert kind in said
-    assert [line for line in said if line.startswith(("Error", "Abort"))] == []
+    assert kind in lines
+    assert [line for line in lines if line.startswith(("Error", "Abort"))] == []
     # Two liberties that scanners take as well: the view in plain letters, and the thickness at the top of a volume.
-    warnings = [line for line in said if line.startswith("Warning")]
+    warnings = [line for line in lines if line.startswith("Warning")]
     assert len(warnings) == 1, warnings
     assert "ViewPosition" in warnings[0] or "BodyPartThickness" in warnings[0]
 
@@ -78,16 +78,16 @@ def test_the_same_view_gives_the_same_bytes(image: SyntheticView, tmp_path: Path
 def test_an_exam_is_one_study_and_no_two_images_have_one_number(tmp_path: Path) -> None:
     """An archive drops the second image of a number, and shows studies by theirs."""
     path = tmp_path / "view.dcm"
-    found = []
+    headers = []
     for trial in ("one", "another"):
         for image in IMAGES:
             write_view(image, trial, path)
-            found.append(dcmread(path, stop_before_pixels=True))
-    assert len({ds.SOPInstanceUID for ds in found}) == len({ds.SeriesInstanceUID for ds in found}) == 16
-    assert [len({ds.StudyInstanceUID for ds in half}) for half in (found[:8], found[8:], found)] == [1, 1, 2]
-    frames = [ds.FrameOfReferenceUID for ds in found if "FrameOfReferenceUID" in ds]
+            headers.append(dcmread(path, stop_before_pixels=True))
+    assert len({ds.SOPInstanceUID for ds in headers}) == len({ds.SeriesInstanceUID for ds in headers}) == 16
+    assert [len({ds.StudyInstanceUID for ds in half}) for half in (headers[:8], headers[8:], headers)] == [1, 1, 2]
+    frames = [ds.FrameOfReferenceUID for ds in headers if "FrameOfReferenceUID" in ds]
     assert len(set(frames)) == 8  # every compression is another space
-    assert all(uid.startswith("2.25.") and len(uid) <= 64 for ds in found for uid in (ds.SOPInstanceUID, *frames))
+    assert all(uid.startswith("2.25.") and len(uid) <= 64 for ds in headers for uid in (ds.SOPInstanceUID, *frames))
 
 
 @pytest.mark.parametrize("image", VIEWS)
@@ -104,7 +104,7 @@ def test_nobody_takes_it_for_a_patient(image: SyntheticView, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("image", [case for case in VIEWS if "DBT" in str(case.id)])
 def test_a_volume_lies_in_the_patient_as_the_breast_did(image: SyntheticView, tmp_path: Path) -> None:
-    """Viewers that show CC beside MLO, or cut the volume anew, go by these numbers."""
+    """Viewers that show CC beside MLO, or slice the volume again, use these numbers."""
     write_view(image, "trial", tmp_path / "view.dcm")
     ds = dcmread(tmp_path / "view.dcm", stop_before_pixels=True)
     shared = ds.SharedFunctionalGroupsSequence[0]

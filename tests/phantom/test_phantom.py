@@ -52,7 +52,7 @@ def test_shares_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"malignant": 0.8, "benign": 0.3}, "malignant = 0.8 and benign = 0.3 must be shares of one whole"),
         ({"breasts": 0}, "breasts = 0 must be at least 1"),
@@ -61,8 +61,8 @@ def test_shares_are_kept() -> None:
         ({"contrast": 0.0}, "contrast = 0.0 must be above 0"),
     ],
 )
-def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=f"^{said}"):
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}"):
         replace(TINY, **wrong)  # type: ignore[arg-type]
 
 
@@ -272,8 +272,8 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
         done = subprocess.run(
             [checker, "-new", str(file)], capture_output=True, text=True, check=False, errors="replace"
         )
-        said = (done.stdout + done.stderr).splitlines()
-        assert [line for line in said if line.startswith(("Error", "Abort"))] == []
+        lines = (done.stdout + done.stderr).splitlines()
+        assert [line for line in lines if line.startswith(("Error", "Abort"))] == []
     sizes = ["--width", "40", "--length", "80", "--slices", "4"]
     assert main(["prepare", "tables", str(trial), "-o", str(tmp_path / "prepared"), *sizes]) == 0
     assert "malignant findings" in capsys.readouterr().out

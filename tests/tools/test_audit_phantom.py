@@ -72,10 +72,10 @@ def test_real_slices_pass_the_gates_of_the_audit(real_data: Path) -> None:
 def test_the_command_prints_the_table_and_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--breasts", "2", "--scale", "tiny", "--malignant", "1", "--benign", "0"]
     assert main([str(tmp_path), *few]) == 0
-    said = capsys.readouterr().out
-    assert "5 of 5 gates pass" in said  # those of the women that breasts are drawn from
-    assert "too coarse" in said
-    assert "fewer than" in said
+    printed = capsys.readouterr().out
+    assert "5 of 5 gates pass" in printed  # those of the women that breasts are drawn from
+    assert "too coarse" in printed
+    assert "fewer than" in printed
     assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "montage.png"}
 
 
