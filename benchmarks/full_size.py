@@ -165,11 +165,11 @@ def train(arguments: argparse.Namespace) -> dict[str, float]:
     from mm3d.model.losses import LossWeights, Targets
     from mm3d.train.config import OptimiserConfig
     from mm3d.train.data import Batch
-    from mm3d.train.learners import TOTAL, Learner
-    from mm3d.train.optimiser import make_optimiser
+    from mm3d.train.learners import DetectorLearner
+    from mm3d.train.state import make_optimiser
 
     config = dataclasses.replace(PRESETS["paper"], recompute=arguments.recompute)
-    learner = Learner(_model(config), LossWeights(), autocast=False)
+    learner = DetectorLearner(_model(config), LossWeights(), autocast=False)
     optimiser = make_optimiser(learner, OptimiserConfig())
 
     def step(breasts: Breasts) -> None:
@@ -180,7 +180,8 @@ def train(arguments: argparse.Namespace) -> dict[str, float]:
             slices=torch.tensor([0]),
             places=torch.tensor([[0, 0]]),
         )
-        learner(**Batch(("one",), breasts, targets).tensors())[TOTAL].backward()
+        total, _ = learner(Batch(0, ("one",), breasts, targets))
+        total.backward()
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()

@@ -14,10 +14,10 @@ from mm3d.model.detector import Breasts, Detector
 from mm3d.model.losses import LossWeights, Targets
 from mm3d.phantom.run import PREPARED, make_trial
 from mm3d.phantom.trial import Trial
-from mm3d.train.config import AugmentConfig, OptimiserConfig
-from mm3d.train.data import Batch, TrainingBreast, plan, stream
-from mm3d.train.learners import TOTAL, Learner
-from mm3d.train.optimiser import make_optimiser
+from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, OptimiserConfig, TrainConfig
+from mm3d.train.data import Batch, TrainingBreast, read_batches
+from mm3d.train.learners import DetectorLearner
+from mm3d.train.state import make_optimiser
 
 BREASTS, BATCH, STEPS = 12, 4, 24
 # All that ffdm.toml does, and what is slow.
@@ -39,12 +39,13 @@ class Trainer:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.learner = Learner(Detector(PRESETS["mini"]), LossWeights(), autocast=False)
+        self.learner = DetectorLearner(Detector(PRESETS["mini"]), LossWeights(), autocast=False)
         self.optimiser = make_optimiser(self.learner, OptimiserConfig())
 
     def step(self, batch: Batch) -> None:
         self.optimiser.zero_grad()
-        self.learner(**batch.tensors())[TOTAL].backward()
+        total, _ = self.learner(batch)
+        total.backward()
         torch.nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
         self.optimiser.step()
 
@@ -55,12 +56,13 @@ class Trainer:
 
 def _speed(what: str, breasts: list[TrainingBreast]) -> Row:
     trainer = Trainer()
-    batches = stream(breasts, plan(breasts, "natural", BATCH, 0), AUGMENT, 0, workers=1)
-    trainer.step(next(batches)[1])
+    data = DataConfig((CohortConfig(Path("unused")),), sampling="natural")
+    batches = read_batches(breasts, TrainConfig(data, augment=AUGMENT, loop=LoopConfig(batch=BATCH)))
+    trainer.step(next(batches))
     waited, start = 0.0, time.perf_counter()
     for _ in range(STEPS):
         before = time.perf_counter()
-        _, batch = next(batches)
+        batch = next(batches)
         waited += time.perf_counter() - before
         trainer.step(batch)
     seconds = time.perf_counter() - start
@@ -111,4 +113,4 @@ def _breast(images: torch.Tensor, z: int) -> Batch:
         slices=torch.tensor([z, z]),
         places=torch.tensor([[0, 0], [0, 1]]),
     )
-    return Batch(("one",), breasts, targets)
+    return Batch(0, ("one",), breasts, targets)

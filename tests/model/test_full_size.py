@@ -23,7 +23,8 @@ from mm3d.model.roi_align import roi_align
 from mm3d.model.weights import save
 from mm3d.output.predictions import read
 from mm3d.shared.errors import InputError
-from mm3d.train.learners import TOTAL, Learner
+from mm3d.train.data import Batch
+from mm3d.train.learners import DetectorLearner
 
 FROZEN = dataclasses.replace(BACKBONES["resnet18"], widths=(8, 16, 24, 32), depths=(1, 1, 1, 1), stem=8)
 # The views' pyramids have more positions than all RoIs (8 proposals, 3 heads), or fewer.
@@ -171,20 +172,18 @@ def test_bfloat16_learns_without_nan_from_hard_values(recompute: bool) -> None:
             assert isinstance(head, CascadeHead)
             head.cls_logit.bias.fill_(bias)
             head.reg_deltas.bias.copy_(torch.tensor([3.0, -3.0, 2.0, -2.0]))
-    learner = Learner(detector, LossWeights(), autocast=True)
+    learner = DetectorLearner(detector, LossWeights(), autocast=True)
     optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-3)
     totals = []
     for _ in range(4):
-        terms = learner(
-            breasts.images, breasts.sizes, breasts.present, **{name: getattr(wanted, name) for name in vars(wanted)}
-        )
-        assert all(term.dtype == torch.float32 and term.isfinite() for term in terms.values())
+        total, terms = learner(Batch(0, ("one", "two"), breasts, wanted))
+        assert all(term.dtype == torch.float32 and term.isfinite() for term in (total, *terms.values()))
         optimiser.zero_grad()
-        terms[TOTAL].backward()
+        total.backward()
         assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in learner.parameters())
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimiser.step()
-        totals.append(float(terms[TOTAL].detach()))
+        totals.append(float(total.detach()))
     assert totals[-1] < totals[0]
 
 

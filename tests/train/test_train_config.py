@@ -8,8 +8,8 @@ from support.examples import build
 from mm3d.cli import main
 from mm3d.model.config import BACKBONES, PRESETS
 from mm3d.shared.errors import InputError
-from mm3d.train.config import SHIPPED, OptimiserConfig, read_config
-from mm3d.train.optimiser import make_optimiser, rate_at, set_rate
+from mm3d.train.config import CONFIGS, OptimiserConfig, read_config
+from mm3d.train.state import learning_rate, make_optimiser, set_learning_rate
 
 TEXT = """
 [model]
@@ -59,7 +59,7 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
     [
         (["--loop.step", "7"], "unknown setting 'step'; did you mean 'steps'"),
         (["--optimizer.learning_rate", "1"], "unknown setting 'optimizer'; did you mean 'optimiser'"),
-        (["--data.train.1.folder", "x"], "data.train is a list of 1; say which, from 0"),
+        (["--data.train.1.folder", "x"], "data.train is a list of 1; count them from 0"),
         (["--loop.steps", "many"], "'steps' must be of type int, not 'many'"),
         (["--loop.steps", "0"], "steps = 0 must be at least 1"),
         (["--loop.steps"], "--loop.steps has no value"),
@@ -88,7 +88,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_config(write(tmp_path, ""))
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.name)
 def test_the_configurations_that_come_along_are_right(path: Path) -> None:
     own = [] if path.name != "dbt.toml" else ["--model.preset", "mini"]  # its model is that of the start weights
     config = read_config(Path(path.name), own)  # by its bare name, as users give it
@@ -114,17 +114,17 @@ def test_unknown_options_of_other_commands_are_still_refused(capsys: pytest.Capt
 
 def test_the_learning_rate_over_the_steps() -> None:
     cosine = OptimiserConfig(learning_rate=1.0, schedule="cosine", warmup=10, final=0.1)
-    rates = [rate_at(step, 110, cosine) for step in range(110)]
+    rates = [learning_rate(step, 110, cosine) for step in range(110)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == 1.0
     assert rates[60] == pytest.approx(0.55)
     assert rates[-1] == pytest.approx(0.1, abs=0.001)
     falling = OptimiserConfig(learning_rate=1.0, schedule="step")
-    assert [rate_at(step, 90, falling) for step in (0, 59, 60, 79, 80, 89)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
-    assert rate_at(5, 10, OptimiserConfig(learning_rate=0.3)) == 0.3
+    assert [learning_rate(step, 90, falling) for step in (0, 59, 60, 79, 80, 89)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+    assert learning_rate(5, 10, OptimiserConfig(learning_rate=0.3)) == 0.3
     model = build()
     optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25))
-    set_rate(optimiser, 2.0)
+    set_learning_rate(optimiser, 2.0)
     set_to = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
         assert set_to[id(parameter)] == (0.5 if name.startswith("backbone.") else 2.0), name

@@ -15,8 +15,18 @@ from support.blobs import SLICES, write_blobs
 from mm3d.data.batches import prepared_breasts, training_histogram
 from mm3d.data.records import Breast
 from mm3d.shared.errors import InputError
-from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig
-from mm3d.train.data import Batch, TrainingBreast, choose, epoch_batches, epoch_order, load_batch, plan
+from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, TrainConfig
+from mm3d.train.data import (
+    Batch,
+    Draw,
+    TrainingBreast,
+    choose,
+    epoch_batches,
+    epoch_order,
+    load_batch,
+    plan_batches,
+    read_batches,
+)
 
 STILL = AugmentConfig(horizontal_flip=0.0, vertical_flip=0.0)
 
@@ -66,8 +76,7 @@ def test_starred_methods_leave_out_malignant_breasts_without_boxes(pool: list[Tr
 def test_breasts_without_boxes_train_by_their_label(pool: list[TrainingBreast]) -> None:
     chosen = choose(pool, regime(annotated_fraction=0.5))
     for index, breast in enumerate(chosen):
-        planned = dataclasses.replace(next(plan(chosen, "natural", 1, 0)), members=(index,))
-        targets = load_batch(chosen, planned, STILL, 0).targets
+        targets = load_batch(chosen, [Draw(0, 0, 0, index)], STILL, 0).targets
         assert targets.malignant.item() == breast.malignant
         assert targets.annotated.all().item() == (not breast.malignant or breast.boxed)
         assert len(targets.boxes) == (2 if breast.malignant and breast.boxed else 0)
@@ -107,13 +116,27 @@ def test_ranks_share_a_batch(pool: list[TrainingBreast]) -> None:
     """Augmented by its place in the whole batch: which rank has a breast makes no difference to it."""
     chosen = choose(pool, regime())
     augment = AugmentConfig(shift=0.1, rotate=10.0, scale=0.1, gamma=0.3, noise=0.05)
-    for planned in islice(plan(chosen, "balanced", 4, 0), 3):
-        whole = load_batch(chosen, planned, augment, 0)
-        parts = [load_batch(chosen, planned, augment, 0, rank, 2) for rank in (0, 1)]
+    config = TrainConfig(regime(), augment=augment, loop=LoopConfig(batch=4))
+    plans = [plan_batches(chosen, config), plan_batches(chosen, config, 0, 2), plan_batches(chosen, config, 1, 2)]
+    for draws in islice(zip(*plans, strict=True), 3):
+        whole, *parts = (load_batch(chosen, own, augment, 0) for own in draws)
         for rank, part in enumerate(parts):
             assert part.names == whole.names[rank::2]
             torch.testing.assert_close(part.breasts.images, whole.breasts.images[rank::2], rtol=0, atol=0)
         assert sum(len(part.targets.boxes) for part in parts) == len(whole.targets.boxes)
+
+
+def test_workers_make_the_planned_batches(pool: list[TrainingBreast]) -> None:
+    """From any batch on, as a resumed run reads them, and whoever reads them."""
+    chosen = choose(pool, regime())
+    for workers in (1, 3):
+        config = TrainConfig(regime(workers=workers), loop=LoopConfig(batch=4, seed=3))
+        batches = read_batches(chosen, config, 2)
+        for draws in islice(plan_batches(chosen, config), 2, 20):
+            batch, wanted = next(batches), load_batch(chosen, draws, config.augment, 3)
+            assert (batch.epoch, batch.names) == (draws[0].epoch, wanted.names)
+            assert all(torch.equal(tensor, wanted.tensors()[name]) for name, tensor in batch.tensors().items())
+        batches.close()
 
 
 def at_box(batch: Batch, number: int) -> torch.Tensor:
@@ -126,8 +149,7 @@ def at_box(batch: Batch, number: int) -> torch.Tensor:
 
 def test_volumes_carry_the_slice_of_their_findings(pool: list[TrainingBreast]) -> None:
     chosen = [breast for breast in pool if breast.malignant and breast.prepared.annotated]
-    planned = dataclasses.replace(next(plan(chosen, "natural", 1, 0)), members=tuple(range(len(chosen))))
-    batch = load_batch(chosen, planned, STILL, 0)
+    batch = load_batch(chosen, [Draw(0, 0, place, place) for place in range(len(chosen))], STILL, 0)
     assert batch.targets.places.tolist() == [[breast, view] for breast in range(10) for view in range(2)]
     assert set(batch.targets.slices.tolist()) == set(range(SLICES))
     for number, z in enumerate(batch.targets.slices):
@@ -138,15 +160,16 @@ def test_slices_are_drawn_where_the_finding_is(pool: list[TrainingBreast]) -> No
     """Buda's sampling: the blob is on every slice that is drawn, and its box with it."""
     chosen = [dataclasses.replace(b, input="slices") for b in pool if b.malignant and b.prepared.annotated]
     seen = set()
-    for planned in islice(plan(chosen, "natural", 2, 0), 30):
-        batch = load_batch(chosen, planned, STILL, 0)
+    config = TrainConfig(regime(sampling="natural"), loop=LoopConfig(batch=2))
+    for draws in islice(plan_batches(chosen, config), 30):
+        batch = load_batch(chosen, draws, STILL, 0)
         assert batch.breasts.images.shape[2] == 1
         assert len(batch.targets.boxes) == 4
         assert min(float(at_box(batch, number)) for number in range(4)) > 0.35  # without the blob it is 0.2
         seen |= {float(image.max()) for image in batch.breasts.images.flatten(0, 1)}
     assert len(seen) > 2 * len(chosen)  # not always the same slice
     hidden = [dataclasses.replace(b, boxed=False) for b in chosen]
-    batch = load_batch(hidden, planned, STILL, 0)
+    batch = load_batch(hidden, draws, STILL, 0)
     assert not batch.targets.annotated.any()
     assert batch.targets.malignant.all()
 
@@ -158,7 +181,7 @@ def test_views_of_different_depth_meet(tmp_path: Path) -> None:
     (first, *_), (other, *_) = (prepared_breasts(folder, None, "DBT") for folder in (deep, thin))
     mixed = dataclasses.replace(first, views=(first.views[0], other.views[1]))
     breasts = [TrainingBreast(mixed, "volume")]
-    batch = load_batch(breasts, next(plan(breasts, "natural", 1, 0)), STILL, 0)
+    batch = load_batch(breasts, [Draw(0, 0, 0, 0)], STILL, 0)
     assert batch.breasts.images.shape[2] == SLICES
     assert batch.targets.places.tolist() == [[0, 0], [0, 1]]
     for (_, view), z in zip(batch.targets.places.tolist(), batch.targets.slices.tolist(), strict=True):

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from support.blobs import settings, write_blobs, write_settings
 
-from mm3d.train.config import config_of
+from mm3d.train.config import make_config
 from mm3d.train.log import read_log
 from mm3d.train.run import train
 
@@ -25,7 +25,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 def run_here(plain: dict[str, Any], folder: Path) -> None:
-    train(config_of(plain, "test"), folder, False, Console(quiet=True))
+    train(make_config(plain, "test"), folder, False, Console(quiet=True))
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from support.blobs import SLICES, H, W, settings, write_blobs, write_settings
 from mm3d.cli import main
 from mm3d.model import weights
 from mm3d.shared.errors import InputError
-from mm3d.train.config import config_of
+from mm3d.train.config import make_config
 from mm3d.train.log import read_log
 from mm3d.train.run import train
 
@@ -38,7 +38,7 @@ def command(path: Path, folder: Path, *more: str) -> list[str]:
 
 
 def run_here(plain: dict[str, Any], folder: Path, resume: bool = False) -> None:
-    train(config_of(plain, "test"), folder, resume, Console(quiet=True))
+    train(make_config(plain, "test"), folder, resume, Console(quiet=True))
 
 
 def same_bits(a: Path, b: Path) -> bool:
@@ -343,6 +343,6 @@ def test_a_run_folder_is_not_written_over(tmp_path: Path, blobs: Path) -> None:
     run_here(plain, tmp_path / "run")
     with pytest.raises(InputError, match="holds a run already; continue it with --resume"):
         run_here(plain, tmp_path / "run")
-    with pytest.raises(InputError, match=r"is a run with loop.seed = 0, not 1"):
+    with pytest.raises(InputError, match=r"was made with loop.seed = 0, not 1"):
         run_here(settings(blobs, loop={"steps": 1, "seed": 1}), tmp_path / "run", resume=True)
     run_here(settings(blobs, loop={"steps": 1, "log_every": 7}), tmp_path / "run", resume=True)  # changes no weight

@@ -16,9 +16,9 @@ from mm3d.phantom.run import VERSION as TRIAL_VERSION
 from mm3d.phantom.trial import Trial
 from mm3d.shared.config import check, from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.train.config import DENSE, RANDOM, SHIPPED, TrainConfig, config_of
+from mm3d.train.config import CONFIGS, DENSE, RANDOM, TrainConfig, make_config
 
-STUDIES = SHIPPED / "studies"
+STUDIES = CONFIGS / "studies"
 INFERENCE_ONLY = "none"  # the stage of a run that trains nothing
 TableName = Literal["inference", "finetuned", "data", "annotations", "start", "slices", "fusion", "mixed"]
 
@@ -237,7 +237,7 @@ def check_stages(study: StudySpec, where: str) -> None:
             if key in settings and not (key == "data" and "train" not in settings[key]):
                 raise InputError(f"{where}: [stages.{name}] has {key}, which runs decide; leave it out.")
         data = settings.get("data", {}) | {"train": [{"folder": "cohort"}]}
-        config_of({"model": {}} | settings | {"data": data}, f"{where}: [stages.{name}]")
+        make_config({"model": {}} | settings | {"data": data}, f"{where}: [stages.{name}]")
 
 
 def config_for(
@@ -255,7 +255,7 @@ def config_for(
     if start not in (RANDOM, DENSE):
         model.pop("preset", None)  # the model is the start weights' own
     loop = settings.get("loop", {}) | {"seed": seed}
-    return config_of(settings | {"data": data, "model": model, "loop": loop, "start": start}, where)
+    return make_config(settings | {"data": data, "model": model, "loop": loop, "start": start}, where)
 
 
 def recipe(study: StudySpec, run: RunSpec, seed: int) -> dict[str, Any]:

@@ -45,9 +45,9 @@ from mm3d.predict.suspicion import project
 from mm3d.shared.config import difference, from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
-from mm3d.train import checkpoint
 from mm3d.train.config import DENSE, RANDOM, TrainConfig
 from mm3d.train.log import peak_memory, read_log
+from mm3d.train.state import CHECKPOINTS
 
 RUNS = "runs"
 LAST = "last.safetensors"
@@ -260,7 +260,7 @@ def seconds_of(folder: Path, config: TrainConfig) -> float:
 
 def clear(folder: Path) -> None:
     """Remove what only an unfinished run needs; weights, log and curves stay."""
-    for name in (checkpoint.FOLDER, f"{DENSE}/{checkpoint.FOLDER}", PROJECTIONS):
+    for name in (CHECKPOINTS, f"{DENSE}/{CHECKPOINTS}", PROJECTIONS):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 

@@ -1,11 +1,12 @@
-"""What a training can be told. docs/training.md is for users; examples are in mm3d/configs."""
+"""The settings of a training. docs/training.md explains them to users; mm3d/configs has examples."""
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from mm3d.data.inputs import InputName
 from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
@@ -14,195 +15,177 @@ from mm3d.model.weights import find, read_header
 from mm3d.shared.config import check, from_dict, to_dict
 from mm3d.shared.errors import InputError
 
-SHIPPED = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parent.parent / "configs"
 RANDOM, DENSE = "random", "dense"  # values of `start` that are not paths
 
 
-def _between(config: Any, low: float, high: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not low <= value <= high:
-            limits = f"at least {low:g}" if high == float("inf") else f"from {low:g} to {high:g}"
-            raise InputError(f"{name} = {value} must be {limits}.")
+class Range(NamedTuple):
+    """The smallest and the largest value that a setting may have."""
+
+    low: float
+    high: float = math.inf
+
+
+Share = Annotated[float, Range(0, 1)]
+AtLeastOne = Annotated[int, Range(1)]
+NotNegative = Annotated[float, Range(0)]
+
+
+class Section:
+    """A part of the configuration. It checks types and ranges of its settings when it is made."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            for low, high in getattr(hint, "__metadata__", ()):
+                if not low <= value <= high:
+                    allowed = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+                    raise InputError(f"{name} = {value} must be {allowed}.")
 
 
 @dataclass(frozen=True)
-class CohortConfig:
+class CohortConfig(Section):
     """Prepared breasts to train or validate on."""
 
     folder: Path
     """A prepared folder."""
     split: str | None = None
-    """Only this part of it, such as train; not given: all."""
+    """Use only this split of it, such as train. Not given: all."""
     input: InputName = "volume"
     """What the model is given of each view: volume, slices, mip, hm, msp or ffdm."""
     mammograms: Path | None = None
-    """For input hm: a prepared folder; the average histogram of its mammograms (of the same split, if it has splits) is
-    what projections are matched to. With start weights that carry one, not needed."""
+    """For input hm: a prepared folder with mammograms. Projections are matched to their average histogram (of the same
+    split, if it has splits). Not needed if the start weights carry a histogram."""
     suspicion: Path | None = None
-    """For input msp: weights of the detector of slices that says which slice is most suspicious."""
-
-    def __post_init__(self) -> None:
-        check(self)
+    """For input msp: weights of a detector of slices, which decides which slice is the most suspicious."""
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """Which breasts, how many of them, in which order."""
 
     train: tuple[CohortConfig, ...]
     """Cohorts to train on, one or more, each with its own input: mammograms and volumes may be mixed."""
     validation: tuple[CohortConfig, ...] = ()
-    """Cohorts to validate on; the figures are over all of them. None: no validation, and the last weights count."""
-    fraction: float = 1.0
+    """Cohorts to validate on, all of them together. None: no validation, and the last weights count."""
+    fraction: Share = 1.0
     """Share of the training breasts that is used, by label, and nested: the breasts of 0.1 are among those of 0.4."""
-    annotated_fraction: float = 1.0
+    annotated_fraction: Share = 1.0
     """Share of the annotated malignant breasts that keep their boxes; the others keep image and label. Nested."""
     drop_unannotated_malignant: bool = False
     """Leave out malignant breasts without boxes, as the starred methods of the paper do."""
     seed: int = 0
-    """Of the choice that fractions make; apart from the training's seed, so that seeds compare on the same breasts."""
+    """Seed of the choice that fractions make. It is not the training's seed, so that seeds compare on equal breasts."""
     sampling: Literal["balanced", "natural"] = "balanced"
-    """balanced: malignant and other breasts in turn, each kind in its own shuffled order, as many in an epoch as there
-    are breasts. natural: every breast once in an epoch."""
-    workers: int = 1
-    """Threads that read and augment ahead of the training; any number gives the same batches."""
+    """balanced: malignant and other breasts take turns, each kind in its own shuffled order; an epoch has as many draws
+    as there are breasts. natural: every breast once in an epoch."""
+    workers: Annotated[int, Range(1, 64)] = 1
+    """Threads that read and augment ahead of the training. Any number gives the same batches."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if not self.train:
             raise InputError("data.train has no cohort; add a [[data.train]] with a folder.")
-        _between(self, 0, 1, "fraction", "annotated_fraction")
-        _between(self, 1, 64, "workers")
 
 
 @dataclass(frozen=True)
-class AugmentConfig:
-    """Random changes of a breast's images, the same for all slices of a volume; boxes move along."""
+class AugmentConfig(Section):
+    """Random changes of a breast's images, the same for all slices of a volume. Boxes move along."""
 
-    horizontal_flip: float = 0.5
+    horizontal_flip: Share = 0.5
     """How often both views are mirrored left to right (the paper flips both ways)."""
-    vertical_flip: float = 0.5
+    vertical_flip: Share = 0.5
     """How often both views are mirrored top to bottom."""
-    shift: float = 0.0
+    shift: Annotated[float, Range(0, 0.5)] = 0.0
     """Greatest shift, as a share of height and width, in each direction. What leaves the image is lost."""
-    rotate: float = 0.0
+    rotate: Annotated[float, Range(0, 180)] = 0.0
     """Greatest rotation in degrees, either way."""
-    scale: float = 0.0
-    """Greatest change of size: 0.1 is from 0.9 to 1.1."""
-    gamma: float = 0.0
+    scale: Annotated[float, Range(0, 0.5)] = 0.0
+    """Greatest change of size: 0.1 means from 0.9 to 1.1."""
+    gamma: Annotated[float, Range(0, 4)] = 0.0
     """Greatest change of contrast: grey values to the power of a number from 1 / (1 + gamma) to 1 + gamma."""
-    noise: float = 0.0
+    noise: Share = 0.0
     """Greatest standard deviation of noise added inside the breast, in grey values from 0 to 1."""
 
-    def __post_init__(self) -> None:
-        check(self)
-        _between(self, 0, 1, "horizontal_flip", "vertical_flip", "noise")
-        _between(self, 0, 0.5, "shift", "scale")
-        _between(self, 0, 180, "rotate")
-        _between(self, 0, 4, "gamma")
-
 
 @dataclass(frozen=True)
-class OptimiserConfig:
+class OptimiserConfig(Section):
     """AdamW and its learning rate. The defaults are the paper's, for starting from trained weights."""
 
-    learning_rate: float = 2.5e-5
-    """The highest; about 5e-4 from scratch at mini scale."""
-    backbone_factor: float = 1.0
-    """Times that for backbone and FPN: below 1 where they are trained already and the heads are not."""
-    weight_decay: float = 1e-4
-    """AdamW's."""
-    clip: float = 1.0
+    learning_rate: NotNegative = 2.5e-5
+    """The highest learning rate. From scratch at mini scale, use about 5e-4."""
+    backbone_factor: NotNegative = 1.0
+    """Backbone and FPN learn at this times the rate: below 1 where they are trained already and the heads are not."""
+    weight_decay: NotNegative = 1e-4
+    """AdamW's weight decay."""
+    clip: NotNegative = 1.0
     """Greatest norm of all gradients together; larger ones are scaled down. 0: no limit."""
     schedule: Literal["cosine", "step", "constant"] = "constant"
-    """After warm-up: down to `final` on half a cosine, a tenth at 2/3 and a hundredth at 8/9 of the steps, or none."""
-    warmup: int = 0
-    """Steps in which the rate rises from 0, linearly."""
-    final: float = 0.01
-    """What the cosine ends at, as a share of the learning rate."""
-    ema: float = 0.0
-    """Decay of an average of the weights over the steps, such as 0.999; it is what is validated and saved. 0: none."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        _between(self, 0, float("inf"), "learning_rate", "backbone_factor", "weight_decay", "clip", "warmup")
-        _between(self, 0, 1, "final")
-        _between(self, 0, 0.999999, "ema")
+    """After warm-up. cosine: half a cosine down to `final`. step: a tenth at 2/3, a hundredth at 8/9 of the steps."""
+    warmup: Annotated[int, Range(0)] = 0
+    """Steps in which the rate rises linearly from 0."""
+    final: Share = 0.01
+    """Where the cosine ends, as a share of the learning rate."""
+    ema: Annotated[float, Range(0, 0.999999)] = 0.0
+    """Decay of a moving average of the weights, such as 0.999; the average is validated and saved. 0: no average."""
 
 
 @dataclass(frozen=True)
-class LoopConfig:
-    """How long, how many at a time, on what."""
+class LoopConfig(Section):
+    """How many steps, how large a batch, on which devices."""
 
-    steps: int = 20_000
+    steps: AtLeastOne = 20_000
     """Updates of the weights in all. Steps, not epochs: a tenth of the data still trains as long."""
-    batch: int = 4
+    batch: AtLeastOne = 4
     """Breasts in a batch, over all devices."""
-    accumulate: int = 1
+    accumulate: AtLeastOne = 1
     """Batches whose gradients are averaged for one step."""
-    seed: int = 0
-    """Of start values, order and augmentation."""
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
+    """Seed of start values, order and augmentation."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: the network under autocast, the loss in float32. Slower on most CPUs."""
+    """bfloat16: the network runs under autocast, the loss in float32. Slower on most CPUs."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
-    devices: int = 1
-    """Processes on this machine, each with its own GPU or CPU threads; the batch is shared among them."""
-    threads: int = 0
-    """CPU threads of each process; 0: all cores, shared by the processes. 1 where other programs use the cores."""
-    save_every: int = 200
-    """Steps between checkpoints: what a killed run can lose."""
-    log_every: int = 20
+    devices: AtLeastOne = 1
+    """Processes on this machine, each with its own GPU or CPU threads. They share the batch."""
+    threads: Annotated[int, Range(0, 1024)] = 0
+    """CPU threads of each process. 0: all cores, shared by the processes. Use 1 where other programs need the cores."""
+    save_every: AtLeastOne = 200
+    """Steps between checkpoints: a killed run loses at most these."""
+    log_every: AtLeastOne = 20
     """Steps between lines of log.jsonl."""
     tensorboard: bool = False
-    """Write TensorBoard's files, too (pip install tensorboard)."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        _between(self, 1, float("inf"), "steps", "batch", "accumulate", "devices", "save_every", "log_every")
-        _between(self, 0, 2**32 - 1, "seed")
-        _between(self, 0, 1024, "threads")
+    """Also write TensorBoard's files (pip install tensorboard)."""
 
 
 @dataclass(frozen=True)
-class ValidateConfig:
-    """When to validate, and what decides which weights are the best."""
+class ValidateConfig(Section):
+    """When to validate, and which figure decides which weights are the best."""
 
-    every: int = 500
-    """Steps between validations; the last step is always one."""
+    every: AtLeastOne = 500
+    """Steps between validations. The last step is always validated."""
     metric: Literal["recall", "auc", "auc_max", "mean"] = "mean"
     """recall: R@0.25 in 2D. auc: of breasts by the model's own score. auc_max: by the highest proposal. mean: of recall
     and auc."""
-    patience: int = 0
+    patience: Annotated[int, Range(0)] = 0
     """Stop after this many validations without a better one. 0: never."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        _between(self, 1, float("inf"), "every")
-        _between(self, 0, float("inf"), "patience")
 
 
 @dataclass(frozen=True)
-class DenseConfig:
-    """The stage before the training with start = "dense": a map of lesions, learned by backbone and FPN alone."""
+class DenseConfig(Section):
+    """The stage before the training with start = "dense": only backbone and FPN learn, from a map of lesions."""
 
-    steps: int = 1500
+    steps: AtLeastOne = 1500
     """Updates of the weights."""
-    batch: int = 8
+    batch: AtLeastOne = 8
     """Breasts in a batch, over all devices."""
-    learning_rate: float = 1e-3
-    """The highest; warm-up and a cosine as in the training."""
-    warmup: int = 50
-    """Steps in which the rate rises from 0."""
-    levels: int = 1
+    learning_rate: NotNegative = 1e-3
+    """The highest learning rate. After warm-up it follows a cosine."""
+    warmup: Annotated[int, Range(0)] = 50
+    """Steps in which the rate rises linearly from 0."""
+    levels: Annotated[int, Range(1, 4)] = 1
     """How many levels of the pyramid learn a map, from the finest (p2) on."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        _between(self, 1, float("inf"), "steps", "batch")
-        _between(self, 0, float("inf"), "learning_rate", "warmup")
-        _between(self, 1, 4, "levels")
 
 
 @dataclass(frozen=True)
@@ -211,10 +194,10 @@ class TrainConfig:
 
     data: DataConfig
     model: ModelConfig = field(default_factory=ModelConfig)
-    """In a file: the settings of a model, over those of `preset` (tiny, mini, paper), or of the start weights if no
-    preset is given; backbone may be a name (small, resnet18, resnet50, resnet101, pvt_v2_b2_li)."""
+    """In a file: settings of the model that differ from those of `preset` (tiny, mini, paper), or, without a preset,
+    from those of the start weights. backbone may be a name (small, resnet18, resnet50, resnet101, pvt_v2_b2_li)."""
     start: str = RANDOM
-    """random; dense, which trains backbone and FPN on a map of lesions first; or a weights file or run folder."""
+    """random; dense, which first trains backbone and FPN on a map of lesions; or a weights file or run folder."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -222,68 +205,67 @@ class TrainConfig:
     validate: ValidateConfig = field(default_factory=ValidateConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
 
+    @property
+    def start_weights(self) -> str | None:
+        """The weights file to start from, if there is one."""
+        return None if self.start in (RANDOM, DENSE) else self.start
+
 
 def read_config(path: Path, overrides: Sequence[str] = (), start: str | None = None) -> TrainConfig:
-    """A configuration file (.toml, or the .json of a run folder) with the command line's settings over it.
+    """Read a configuration file (.toml, or the .json of a run folder); settings of the command line go over it.
 
-    A bare name that is no file here means the one that comes with mm3d.
+    A name that is no file here means one of the configurations that come with mm3d.
     """
-    if not path.is_file() and path.name == str(path) and (SHIPPED / path).is_file():
-        path = SHIPPED / path
+    if not path.is_file() and path.name == str(path) and (CONFIGS / path).is_file():
+        path = CONFIGS / path
     if not path.is_file():
-        known = ", ".join(sorted(file.name for file in SHIPPED.glob("*.toml")))
+        known = ", ".join(sorted(file.name for file in CONFIGS.glob("*.toml")))
         raise InputError(f"{path} does not exist; give a configuration, or one of those that come with mm3d: {known}.")
     try:
         text = path.read_text(encoding="utf-8")
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
-        raise InputError(f"{path} is not {path.suffix[1:].upper()} ({error}); mend it.") from error
+        raise InputError(f"{path} is not {path.suffix[1:].upper()} ({error}); correct it.") from error
     for key, value in parse_overrides(overrides):
-        _put(settings, key, value)
+        _set(settings, key, value)
     if start is not None:
         settings["start"] = start
-    return config_of(settings, str(path))
+    return make_config(settings, str(path))
 
 
-def config_of(settings: dict[str, Any], where: str) -> TrainConfig:
-    """Settings as plain data, as in a file, made a configuration."""
-    start = settings.get("start", RANDOM)
+def make_config(given: dict[str, Any], where: str) -> TrainConfig:
+    """Make a configuration of plain settings, as a file has them. `where` names the file in messages."""
+    settings, start, model = dict(given), given.get("start", RANDOM), given.get("model", {})
+    weights = None
     if isinstance(start, str) and start not in (RANDOM, DENSE):
-        settings = settings | {"start": str(find(start))}
-        read_header(settings["start"])  # weights that are not there are said before anything is read
-    no_model = "model" not in settings and start in (RANDOM, DENSE)
-    if isinstance(settings.get("model", {}), dict):
-        settings = settings | {
-            "model": _model_settings(settings.get("model", {}), settings.get("start", RANDOM), where)
-        }
+        settings["start"] = weights = str(find(start))
+        read_header(weights)  # missing weights are reported before anything else is read
+    if isinstance(model, dict):
+        settings["model"] = _model_settings(model, weights, where)
     config = from_dict(TrainConfig, settings, where)
-    if no_model:
+    if "model" not in given and weights is None:
         raise InputError(
-            f"{where} has no [model], and there are no start weights that would bring one; "
+            f"{where} has no [model], and there are no start weights to take one from; "
             "give --start WEIGHTS, or a model such as --model.preset mini."
         )
     return config
 
 
-def _model_settings(given: dict[str, Any], start: Any, where: str) -> dict[str, Any]:
-    """The whole of [model]: the preset's or the start weights' settings, and over them what is given."""
+def _model_settings(given: dict[str, Any], weights: str | None, where: str) -> dict[str, Any]:
+    """The complete [model]: what is given, over the settings of the preset or of the start weights."""
     given = dict(given)
-    preset = given.pop("preset", None)
-    if preset is not None and preset not in PRESETS:
-        raise InputError(f"{where}: 'model': preset must be one of {', '.join(PRESETS)}, not {preset!r}.")
-    base = PRESETS[preset or "paper"]
-    if preset is None and isinstance(start, str) and start not in (RANDOM, DENSE):
-        base = read_header(start).config
-    backbone = given.get("backbone")
+    preset, backbone = given.pop("preset", None), given.get("backbone")
+    for name, value, known in (("preset", preset, PRESETS), ("backbone", backbone, BACKBONES)):
+        if value is not None and not isinstance(value, dict) and value not in known:
+            raise InputError(f"{where}: 'model': {name} must be one of {', '.join(known)}, not {value!r}.")
     if isinstance(backbone, str):
-        if backbone not in BACKBONES:
-            raise InputError(f"{where}: 'model': backbone must be one of {', '.join(BACKBONES)}, not {backbone!r}.")
         given["backbone"] = to_dict(BACKBONES[backbone])
+    base = read_header(weights).config if preset is None and weights is not None else PRESETS[preset or "paper"]
     return to_dict(base) | given
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
-    """`--section.key value` or `--section.key=value`, as many as there are; a value is TOML, or else a plain word."""
+    """Parse `--section.key value` and `--section.key=value`. A value is TOML, or else a plain word."""
     pairs = []
     waiting = list(arguments)
     while waiting:
@@ -295,25 +277,21 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
             if not waiting:
                 raise InputError(f"--{name} has no value; write --{name} value.")
             text = waiting.pop(0)
-        pairs.append((name, _value(text)))
+        try:
+            pairs.append((name, tomllib.loads(f"value = {text}")["value"]))
+        except tomllib.TOMLDecodeError:
+            pairs.append((name, text))  # a word, such as a path
     return pairs
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text  # a word, such as a path
-
-
-def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Set `section.key`; a number in between counts the tables of a list, as in data.train.0.folder."""
+def _set(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set `section.key`. A number in between counts the tables of a list, as in data.train.0.folder."""
     *sections, last = key.split(".")
     place: Any = settings
     for i, section in enumerate(sections):
         if isinstance(place, list):
             if not section.isdecimal() or int(section) >= len(place):
-                raise InputError(f"--{key}: {'.'.join(sections[:i])} is a list of {len(place)}; say which, from 0.")
+                raise InputError(f"--{key}: {'.'.join(sections[:i])} is a list of {len(place)}; count them from 0.")
             place = place[int(section)]
         elif isinstance(place, dict):
             place = place.setdefault(section, {})

@@ -1,19 +1,36 @@
-"""What a step computes: a module that takes a batch's tensors and gives its loss terms.
+"""What the two stages of a training learn: the whole detector, or backbone and FPN alone (the dense start).
 
-Tensors go in and out by themselves, not in our dataclasses: that is what Fabric and data-parallel training can handle.
+A learner takes a batch and returns its loss, and predicts a breast for the validation. Each runs the network in its
+own autocast. Fabric's mixed precision would round the boxes to bfloat16 too, which is 8 pixels at 2,000.
 """
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mm3d.model.detector import Breasts, Detector
-from mm3d.model.losses import LossWeights, Targets, detection_losses
+from mm3d.data.batches import PreparedBreast, read_image
+from mm3d.model.detector import Detector
+from mm3d.model.losses import LossWeights, detection_losses, share_of_ranks
+from mm3d.model.roi_align import STRIDES
+from mm3d.output.predictions import BreastPrediction
+from mm3d.predict.detect import predict_breast
+from mm3d.train.cohorts import ValidationCohort
+from mm3d.train.data import Batch
+from mm3d.train.validate import FIGURES
 
-TOTAL = "total"
+SIGMAS = 6.0  # a lesion's bump is this many standard deviations wide
+PRIOR = 0.01  # start value of the map: lesions are rare
+
+Loss = tuple[Tensor, dict[str, Tensor]]  # the total, which is minimised, and its terms, which are logged
 
 
-class Learner(nn.Module):
-    """The detector with its loss. The network may run in bfloat16; the loss is in float32."""
+class DetectorLearner(nn.Module):
+    """The whole detector. The network may run in bfloat16; the loss is in float32."""
+
+    stage = "training"
+    figures = FIGURES
 
     def __init__(self, detector: Detector, weights: LossWeights, autocast: bool) -> None:
         super().__init__()
@@ -21,20 +38,98 @@ class Learner(nn.Module):
         self.weights = weights
         self.autocast = autocast
 
-    def forward(
-        self,
-        images: Tensor,
-        sizes: Tensor,
-        present: Tensor,
-        malignant: Tensor,
-        annotated: Tensor,
-        boxes: Tensor,
-        slices: Tensor,
-        places: Tensor,
-    ) -> dict[str, Tensor]:
-        """The terms of `detection_losses`, each summed over heads, and the weighted total."""
-        # Ours, not Fabric's: its mixed precision would round the boxes to bfloat16, which is 8 pixels at 2,000.
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast):
-            detections = self.detector(Breasts(images, sizes, present))
-        losses = detection_losses(detections, Targets(malignant, annotated, boxes, slices, places), sizes, self.weights)
-        return {TOTAL: losses.total, **{name: term.sum() for name, term in losses.terms.items()}}
+    def forward(self, batch: Batch) -> Loss:
+        breasts = batch.breasts
+        with torch.autocast(breasts.images.device.type, torch.bfloat16, enabled=self.autocast):
+            detections = self.detector(breasts)
+        losses = detection_losses(detections, batch.targets, breasts.sizes, self.weights)
+        return losses.total, {name: term.sum() for name, term in losses.terms.items()}  # summed over heads
+
+    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
+        return predict_breast(self.detector, breast, cohort.input, cohort.histogram)
+
+
+class DenseLearner(nn.Module):
+    """Backbone and FPN, which learn a map of lesions before the heads learn anything.
+
+    Sparse R-CNN's heads see an image through a few boxes. They learn nothing from the features of an untrained
+    backbone. A map of lesions (as in CenterNet) has a signal at every place. Its 1 x 1 convolution is dropped
+    afterwards, so the detector gets no parameter more.
+    """
+
+    stage = "dense"
+    figures = ("auc",)  # without boxes there is no recall
+
+    def __init__(self, detector: Detector, levels: int, autocast: bool) -> None:
+        super().__init__()
+        self.whole = (detector,)  # in a tuple, so that torch does not count its heads among the parameters
+        self.backbone = detector.backbone
+        self.levels = levels
+        self.autocast = autocast
+        self.map = nn.Conv2d(detector.config.channels, 1, 1)
+        nn.init.zeros_(self.map.weight)
+        assert self.map.bias is not None
+        nn.init.constant_(self.map.bias, -math.log(1 / PRIOR - 1))
+
+    @property
+    def detector(self) -> Detector:
+        return self.whole[0]
+
+    def maps(self, image: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The logits (H_l, W_l) of a view (S, H, W) on every learned level.
+
+        The highest value over the slices counts, so that nobody has to know the slice of a lesion. Also returns a zero
+        that depends on the unused levels: data-parallel training needs a gradient of every parameter.
+        """
+        with torch.autocast(image.device.type, torch.bfloat16, enabled=self.autocast):
+            levels = self.backbone(image)
+            logits = [self.map(level)[:, 0].amax(dim=0) for level in levels[: self.levels]]
+        unused = sum((level.sum() for level in levels[self.levels :]), torch.zeros((), device=image.device))
+        return [level.float() for level in logits], 0.0 * unused
+
+    def forward(self, batch: Batch) -> Loss:
+        """CenterNet's focal loss, divided by the findings over all ranks. Views without annotation do not count."""
+        breasts, targets = batch.breasts, batch.targets
+        total = breasts.images.new_zeros(())
+        for breast, view in breasts.present.nonzero().tolist():
+            height, width = breasts.sizes[breast, view].tolist()
+            logits, unused = self.maps(breasts.images[breast, view, :, :height, :width])
+            boxes = targets.boxes[(targets.places == targets.places.new_tensor([breast, view])).all(dim=1)]
+            counts = targets.annotated[breast, view].to(total)
+            for level, stride in zip(logits, STRIDES, strict=False):
+                total = total + counts * _focal(level, draw_bumps(boxes / stride, level.shape)).sum()
+            total = total + unused
+        total = total / share_of_ranks(len(targets.boxes), total.device) / self.levels
+        return total, {"map": total}
+
+    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
+        """A breast's score is the highest logit of its maps. There are no boxes."""
+        device = self.map.weight.device
+        with torch.inference_mode():
+            images = [torch.from_numpy(read_image(v, cohort.input, cohort.histogram)).to(device) for v in breast.views]
+            score = max(float(self.maps(image)[0][0].max()) for image in images)
+        record = breast.breast
+        return BreastPrediction(record.patient, record.exam, record.laterality, (), score)
+
+
+def draw_bumps(boxes: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The wanted map (H, W): for each box (G, 4), in the map's pixels, a Gaussian that is 1 at its centre."""
+    height, width = shape
+    y = torch.arange(height, device=boxes.device) + 0.5
+    x = torch.arange(width, device=boxes.device) + 0.5
+    wanted = boxes.new_zeros(height, width)
+    for x1, y1, x2, y2 in boxes.tolist():
+        # The centre is the middle of a pixel, so that one pixel is 1. A small lesion's bump is still some pixels wide.
+        cx, cy = math.floor((x1 + x2) / 2) + 0.5, math.floor((y1 + y2) / 2) + 0.5
+        sigma_x, sigma_y = max((x2 - x1) / SIGMAS, 0.5), max((y2 - y1) / SIGMAS, 0.5)
+        bump = torch.exp(-((y[:, None] - cy) ** 2) / (2 * sigma_y**2) - (x - cx) ** 2 / (2 * sigma_x**2))
+        wanted = torch.maximum(wanted, bump)
+    return wanted
+
+
+def _focal(logits: Tensor, wanted: Tensor) -> Tensor:
+    """CenterNet's focal loss: at a centre (1 - p)^2 (-log p), elsewhere (1 - wanted)^4 p^2 (-log(1 - p))."""
+    p = logits.sigmoid()
+    centre = (1 - p) ** 2 * -F.logsigmoid(logits)
+    elsewhere = (1 - wanted) ** 4 * p**2 * -F.logsigmoid(-logits)
+    return torch.where(wanted == 1, centre, elsewhere)

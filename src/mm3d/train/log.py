@@ -1,8 +1,10 @@
-"""What a training leaves to look at: log.jsonl, curves.png, TensorBoard's files, and a bar while it runs."""
+"""What a training shows: log.jsonl, curves.png, TensorBoard's files, and a progress bar."""
 
 import json
 import math
-import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,19 @@ LOG, CURVES = "log.jsonl", "curves.png"
 
 
 def peak_memory() -> float:
-    """MB that this process had at most so far; of the GPU, if there is one."""
+    """The most memory that this process has used so far, in MB: of the GPU, if there is one. 0 where nobody counts."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / 2**10
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    units = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; a line that a killed run did not finish is left out."""
+    """The lines of a run's log. A line that a killed run did not finish is left out."""
     path = folder / LOG
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
@@ -39,10 +45,10 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """The log of one stage. Without a folder it says nothing: only the first rank writes."""
+    """The log of one stage. Without a folder it writes nothing: only the first rank has one."""
 
     def __init__(self, folder: Path | None, step: int, tensorboard: bool) -> None:
-        """Steps after `step` will be done again, so their lines go."""
+        """Lines of steps after `step` are removed, because those steps will be done again."""
         self.folder = folder
         self.board: Any = None
         if folder is None:
@@ -58,14 +64,19 @@ class Log:
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, line: dict[str, Any]) -> None:
-        """One line; `step` and nested tables of numbers."""
+        """Write one line: `step`, and numbers or tables of numbers. NaN becomes null, because JSON has no NaN."""
         if self.folder is None:
             return
+        plain = {name: _finite(value) for name, value in line.items()}
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(_plain(line), allow_nan=False)}\n")
+            file.write(f"{json.dumps(plain, allow_nan=False)}\n")
         if self.board is not None:
-            for name, value in _flat(line).items():
-                self.board.add_scalar(name, value, line["step"])
+            for name, value in line.items():
+                if isinstance(value, dict):
+                    for key, number in value.items():
+                        self.board.add_scalar(f"{name}/{key}", number, line["step"])
+                elif name != "step":
+                    self.board.add_scalar(name, value, line["step"])
             self.board.flush()
 
     def close(self) -> None:
@@ -73,77 +84,49 @@ class Log:
             self.board.close()
 
 
-def _plain(value: Any) -> Any:
-    """For JSON, which has no NaN: null."""
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    result: dict[str, float] = {}
-    for name, value in line.items():
-        if isinstance(value, dict):
-            result |= _flat(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and name != "step":
-            result[prefix + name] = value
-    return result
-
-
 def draw_curves(folder: Path) -> None:
-    """curves.png: the loss terms over the steps, and the validations' figures."""
+    """Draw curves.png: the loss terms and the validation's figures over the steps."""
     from matplotlib.figure import Figure  # a second to import
 
-    lines = read_log(folder)
-    trained = [line for line in lines if "loss" in line]
-    validated = [line for line in lines if "validation" in line]
     figure = Figure(figsize=(11, 4), layout="constrained")
-    losses, figures = figure.subplots(1, 2)
-    if trained:
-        for name in trained[0]["loss"]:
-            steps = [line["step"] for line in trained]
-            losses.plot(steps, [line["loss"].get(name) for line in trained], label=name, lw=2 if name == "total" else 1)
-        losses.set_yscale("log")
-        losses.legend(fontsize="small")
-    losses.set(xlabel="step", ylabel="loss", title="training")
-    if validated:
-        for name in validated[0]["validation"]:
-            values = [line["validation"].get(name) for line in validated]
+    lines, axes = read_log(folder), figure.subplots(1, 2)
+    for part, title, plot in zip(("loss", "validation"), ("training", "validation"), axes, strict=True):
+        rows = [(line["step"], line[part]) for line in lines if part in line]
+        for name in rows[0][1] if rows else ():
+            values = [row.get(name) for _, row in rows]
             if any(value is not None for value in values):
-                figures.plot([line["step"] for line in validated], values, marker=".", label=name)
-        figures.legend(fontsize="small")
-    figures.set(xlabel="step", ylim=(0, 1), title="validation")
+                style = {"marker": "."} if part == "validation" else {"lw": 2 if name == "total" else 1}
+                plot.plot([step for step, _ in rows], values, label=name, **style)
+        if rows:
+            plot.legend(fontsize="small")
+        plot.set(xlabel="step", title=title)
+    axes[0].set(ylabel="loss", yscale="log")
+    axes[1].set(ylim=(0, 1))
     with replacing(folder / CURVES) as partial:
         figure.savefig(partial, format="png", dpi=120)
 
 
-class Bar:
-    """Live, on two lines: stage, steps and time left; epoch, loss terms and the share of waiting for data. Use it with
-    `with`."""
+@contextmanager
+def show_progress(console: Console, stage: str, steps: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A live display of two lines: stage, steps and time left; and the numbers of the last line of the log.
 
-    def __init__(self, console: Console, stage: str, steps: int, done: int, shown: bool) -> None:
-        columns = (
-            TextColumn(stage),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        self.progress = Progress(*columns, console=console)
-        self.task = self.progress.add_task(stage, total=steps, completed=done)
-        self.text = Text(overflow="ellipsis", no_wrap=True)
-        self.live = Live(Group(self.progress, self.text), console=console) if shown else None
+    Call what it gives with each line of the log.
+    """
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))
+    progress = Progress(TextColumn(stage), *columns, console=console)
+    task = progress.add_task(stage, total=steps, completed=done)
+    text = Text(overflow="ellipsis", no_wrap=True)
 
-    def __enter__(self) -> "Bar":
-        if self.live is not None:
-            self.live.start()
-        return self
+    def update(line: dict[str, Any]) -> None:
+        terms = " ".join(f"{name} {value:.3g}" for name, value in line["loss"].items())
+        text.plain = f"epoch {line['epoch']}, data wait {line['wait']:.0%}, {terms}"
+        progress.update(task, completed=line["step"])
 
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def update(self, step: int, epoch: int, loss: dict[str, float], wait: float) -> None:
-        terms = " ".join(f"{name} {value:.3g}" for name, value in loss.items())
-        self.text.plain = f"epoch {epoch}, data wait {wait:.0%}, {terms}"
-        self.progress.update(self.task, completed=step)
+    with Live(Group(progress, text), console=console):
+        yield update

@@ -1,19 +1,24 @@
-"""`mm3d train`: the configuration made a run.
+"""`mm3d train`: setup, fit, validate. Prepared breasts and a configuration go in, a run folder comes out.
 
 runs/name/
-    config.json           the whole configuration; `mm3d train` reads it, too
+    config.json           the whole configuration; `mm3d train` can read it
     log.jsonl             a line every few steps, and one for every validation
-    curves.png            the same as a picture
-    best.safetensors      weights of the best validation; last.safetensors: of the last
+    curves.png            the log as a picture
+    best.safetensors      weights of the best validation; last.safetensors: of the last one
     checkpoints/          what --resume continues from
-    dense/                the same for the stage before, with start = "dense"
+    dense/                the same for the dense stage, with start = "dense"
 """
 
 import json
+import math
 import os
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,25 +29,34 @@ from mm3d import __version__
 from mm3d.data.prepare.prepared import read_notes
 from mm3d.model import weights
 from mm3d.model.detector import Detector
-from mm3d.shared.config import difference, to_dict
+from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial, replacing
-from mm3d.train import checkpoint
-from mm3d.train.checkpoint import Position
-from mm3d.train.cohorts import read_training, read_validation, suspicion_of
-from mm3d.train.config import DENSE, RANDOM, TrainConfig, read_config
-from mm3d.train.data import TrainingBreast
-from mm3d.train.dense import DenseLearner
-from mm3d.train.learners import Learner
-from mm3d.train.loop import Stage, fit
-from mm3d.train.validate import Validation, ValidationCohort, validate_dense, validate_detector
+from mm3d.shared.folders import check_folder
+from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
+from mm3d.train.config import DENSE, TrainConfig, read_config
+from mm3d.train.data import Batch, TrainingBreast, read_batches
+from mm3d.train.learners import DenseLearner, DetectorLearner
+from mm3d.train.log import Log, draw_curves, peak_memory, show_progress
+from mm3d.train.state import (
+    CHECKPOINTS,
+    State,
+    find_checkpoints,
+    learning_rate,
+    load_checkpoint,
+    make_state,
+    save_checkpoint,
+    set_learning_rate,
+)
+from mm3d.train.validate import METRICS, validate
 
 CONFIG = "config.json"
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
-# What may differ when a run is resumed, because it does not change what is learned.
-FREE = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
-# Settings of a model that change its meaning without changing the shape of any weight.
+# These settings may differ when a run is resumed, because they do not change what is learned.
+MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
+# These settings change what the weights of a model mean, but not their shapes.
 MEANING = ("canonical_box", "attention_heads", "pixel_mean", "pixel_std")
+NORM, WAIT = "gradient_norm", "wait"  # names in the log, beside the loss terms
 
 
 def run(
@@ -67,41 +81,52 @@ def run(
     return 0
 
 
-def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> Position:
-    """One training in its folder: a new one, or with `resume` the one that is there."""
+def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> State:
+    """Run a new training in its folder, or with `resume` continue the one that is there."""
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun starts a lost rank again
-    check_folder(config, folder, resume)
+    check_run_folder(config, folder, resume)
     fabric = make_fabric(config)
     fabric.launch()
-    if fabric.is_global_zero and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and STORE not in os.environ:
-        console.print(f"note: set {STORE}=1 for torchrun; without it, restarts of lost ranks fail now and then.")
     if fabric.is_global_zero:
         with replacing(folder / CONFIG) as partial:
             partial.write_text(json.dumps(to_dict(config), indent=1), encoding="utf-8")
         remove_partial(folder)
+    else:
+        console = Console(quiet=True)
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and STORE not in os.environ:
+        console.print(f"note: set {STORE}=1 for torchrun; without it, restarts of lost ranks sometimes fail.")
     breasts = read_training(config, folder, fabric, console)
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
-    detector = Detector(config.model)
-    told = describe(config, breasts, console if fabric.is_global_zero else None)
-    if config.start == DENSE and not checkpoint.exists(folder):
-        fit(
-            fabric,
-            dense_stage(fabric, config, detector, breasts, cohorts, folder / DENSE, told),
-            folder / DENSE,
-            console,
-        )
-    elif config.start not in (RANDOM, DENSE):
-        told |= {"start": load_start(detector, config, console if fabric.is_global_zero else None)}
-    position = fit(fabric, main_stage(fabric, config, detector, breasts, cohorts, folder, told), folder, console)
-    if fabric.is_global_zero:
-        best = f", best at step {position.best_step} ({position.best:.3f})" if position.best is not None else ""
-        console.print(f"Wrote {folder}: {position.step} steps{best}.", soft_wrap=True, highlight=False)
-    return position
+    detector, autocast = Detector(config.model), config.loop.precision == "bfloat16"
+    provenance = describe(config, breasts, console)
+    if config.start == DENSE and not find_checkpoints(folder):
+        dense = DenseLearner(detector, config.dense.levels, autocast)
+        of_stage = provenance | {"stage": DENSE}
+        fit(fabric, make_dense_config(config), dense, breasts, cohorts, folder / DENSE, of_stage, console)
+    if config.start_weights is not None:
+        provenance["start"] = load_start(detector, config, console)
+    learner = DetectorLearner(detector, config.loss, autocast)
+    state = fit(fabric, config, learner, breasts, cohorts, folder, provenance, console)
+    best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
+    console.print(f"Wrote {folder}: {state.step} steps{best}.", soft_wrap=True, highlight=False)
+    return state
+
+
+def check_run_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds another run. Only a run of the same configuration is resumed."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder with -o.")
+    if not find_checkpoints(folder) and not find_checkpoints(folder / DENSE):
+        return  # nothing was saved yet, so the run may start over
+    if not resume:
+        raise InputError(f"{folder} holds a run already; continue it with --resume, or give another folder with -o.")
+    remedy = f"resume it with its own configuration ({folder / CONFIG}), or give another folder with -o"
+    check_folder(folder, CONFIG, to_dict(config), MAY_DIFFER, remedy)
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Devices as configured; under torchrun, as it says."""
+    """Fabric with the devices of the configuration, or under torchrun with those that torchrun gives."""
     devices, nodes = config.loop.devices, 1
     if "LOCAL_WORLD_SIZE" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -112,37 +137,34 @@ def make_fabric(config: TrainConfig) -> Fabric:
             raise InputError(f"{name} = {batch} cannot be shared by {ranks} processes; make it a multiple.")
     if config.loop.accelerator == "cuda" and not torch.cuda.is_available():
         raise InputError("loop.accelerator is cuda, but there is no GPU that torch can use; set it to auto or cpu.")
-    fabric = Fabric(
-        accelerator=config.loop.accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy="ddp" if ranks > 1 else "auto",
-        precision="32-true",  # bfloat16 is the learners' own autocast
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*srun.*")  # a hint where SLURM is installed but not used
+        fabric = Fabric(
+            accelerator=config.loop.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp" if ranks > 1 else "auto",
+            precision="32-true",  # bfloat16 is the learners' own autocast
+        )
     if config.loop.threads or devices > 1:
         torch.set_num_threads(config.loop.threads or max(1, (os.cpu_count() or 1) // devices))
     return fabric
 
 
-def check_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
-    """A folder holds one run; a resumed one must be of the same configuration."""
-    path = folder / CONFIG
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give a folder with -o.")
-    if not checkpoint.exists(folder) and not checkpoint.exists(folder / DENSE):
-        return  # nothing would be lost: a run that did not get far may be started again
-    if not resume:
-        raise InputError(f"{folder} holds a run already; continue it with --resume, or give another folder with -o.")
-    there = json.loads(path.read_text(encoding="utf-8"))
-    if found := difference(there, to_dict(config), FREE):
-        raise InputError(
-            f"{folder} is a run with {found}; resume it with its own configuration ({path}), or give another folder "
-            "with -o."
-        )
+def make_dense_config(config: TrainConfig) -> TrainConfig:
+    """The configuration of the dense stage. Data and augmentation are those of the training."""
+    dense = config.dense
+    optimiser = replace(config.optimiser, learning_rate=dense.learning_rate, warmup=dense.warmup, schedule="cosine")
+    return replace(
+        config,
+        optimiser=replace(optimiser, backbone_factor=1.0, ema=0.0),
+        loop=replace(config.loop, steps=dense.steps, batch=dense.batch, accumulate=1),
+        validate=replace(config.validate, metric="auc", patience=0),
+    )
 
 
-def load_start(detector: Detector, config: TrainConfig, console: Console | None) -> dict[str, Any]:
-    """Load the start weights, say what became of them, and return where they come from."""
+def load_start(detector: Detector, config: TrainConfig, console: Console) -> dict[str, Any]:
+    """Load the start weights. Returns where they come from."""
     header = weights.read_header(config.start)
     for name in MEANING:
         theirs, ours = getattr(header.config, name), getattr(config.model, name)
@@ -152,25 +174,21 @@ def load_start(detector: Detector, config: TrainConfig, console: Console | None)
                 f"model.preset and model.{name} out to take the weights' own."
             )
     transfer = weights.start_from(detector, config.start)
-    if console is not None:
-        new = f", {len(transfer.new)} new ({', '.join(transfer.new[:2])}, …)" if transfer.new else ""
-        dropped = f", {len(transfer.dropped)} dropped" if transfer.dropped else ""
-        console.print(f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.", highlight=False)
+    new = f", {len(transfer.new)} new ({', '.join(transfer.new[:2])}, …)" if transfer.new else ""
+    dropped = f", {len(transfer.dropped)} dropped" if transfer.dropped else ""
+    console.print(f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.", highlight=False)
     return {"file": config.start, "provenance": header.provenance}
 
 
-def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Console | None) -> dict[str, Any]:
-    """What weights files say of the training, and what the user is told."""
+def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Console) -> dict[str, Any]:
+    """What weights files say of their training."""
     malignant = [breast for breast in breasts if breast.malignant]
     boxed = sum(breast.boxed and breast.prepared.annotated for breast in malignant)
-    if console is not None:
-        console.print(
-            f"Training on {len(breasts)} breasts: {len(malignant)} malignant, {boxed} of them with boxes.",
-            highlight=False,
-        )
+    console.print(
+        f"Training on {len(breasts)} breasts: {len(malignant)} malignant, {boxed} of them with boxes.", highlight=False
+    )
     inputs = sorted({breast.input for breast in breasts})
-    histogram = next((breast.histogram for breast in breasts if breast.histogram is not None), None)
-    told: dict[str, Any] = {
+    provenance: dict[str, Any] = {
         "mm3d": __version__,
         "input": inputs[0] if len(inputs) == 1 else config.data.train[0].input,
         "inputs": inputs,
@@ -181,77 +199,166 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         "notes": sorted({note for cohort in config.data.train for note in read_notes(cohort.folder)}),
         "configuration": to_dict(config),
     }
-    if histogram is not None:
-        told["histogram"] = list(histogram)
-    projected = [cohort for cohort in config.data.train if cohort.input == "msp"]
-    if projected:
-        told["suspicion"] = str(suspicion_of(projected[0], config))
-    return told
+    for histogram in [breast.histogram for breast in breasts if breast.histogram is not None][:1]:
+        provenance["histogram"] = list(histogram)
+    for cohort in [cohort for cohort in config.data.train if cohort.input == "msp"][:1]:
+        provenance["suspicion"] = str(find_suspicion(cohort, config))
+    return provenance
 
 
-def dense_stage(
+def fit(
     fabric: Fabric,
     config: TrainConfig,
-    detector: Detector,
+    learner: DetectorLearner | DenseLearner,
     breasts: Sequence[TrainingBreast],
     cohorts: Sequence[ValidationCohort],
     folder: Path,
-    told: dict[str, Any],
-) -> Stage:
-    """Backbone and FPN on the map of lesions, with the training's data and augmentation."""
-    learner = DenseLearner(detector, config.dense.levels, config.loop.precision == "bfloat16")
-    validate = Validation(fabric, cohorts, folder) if cohorts else None
-    return Stage(
-        name="dense",
-        learner=learner,
-        breasts=breasts,
-        data=config.data,
-        augment=config.augment,
-        optimiser=replace(
-            config.optimiser,
-            learning_rate=config.dense.learning_rate,
-            warmup=config.dense.warmup,
-            schedule="cosine",
-            backbone_factor=1.0,
-            ema=0.0,
-        ),
-        loop=replace(config.loop, steps=config.dense.steps, batch=config.dense.batch, accumulate=1),
-        every=config.validate.every,
-        patience=0,
-        validate=None if validate is None else lambda: validate_dense(validate, learner),
-        save_weights=lambda path, position: save_weights(detector, path, position, told | {"stage": "dense"}),
-    )
+    provenance: dict[str, Any],
+    console: Console,
+) -> State:
+    """Train from the last checkpoint of the folder, or from the start, to the last step."""
+    loop, ranks = config.loop, fabric.world_size
+    fabric.to_device(learner)
+    state = make_state(learner, config.optimiser)
+    for note in load_checkpoint(state, folder):
+        console.print(note, soft_wrap=True, highlight=False)
+    model, optimiser = fabric.setup(learner, state.optimiser)
+    batches = read_batches(breasts, config, state.step * loop.accumulate, fabric.global_rank, ranks)
+    log = Log(folder if fabric.is_global_zero else None, state.step, loop.tensorboard)
+    rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log
+    with closing(batches), closing(log), show_progress(console, learner.stage, loop.steps, state.step) as show:
+        while state.step < loop.steps and not state.stopped:
+            rate = learning_rate(state.step, loop.steps, config.optimiser)
+            set_learning_rate(state.optimiser, rate)
+            # The generator of a step follows from its number, so checkpoints need not keep it.
+            torch.manual_seed((loop.seed << 32) + state.step * ranks + fabric.global_rank)
+            numbers, epoch = _step(fabric, config, state, model, optimiser, batches, folder)
+            rows.append(numbers)
+            state.step += 1
+            if state.average is not None:
+                state.average.update_parameters(learner)
+            last = state.step == loop.steps
+            if state.step % loop.log_every == 0 or last:
+                line = _summarise(rows, time.perf_counter() - since, loop.batch * loop.accumulate)
+                line = {"step": state.step, "epoch": epoch, "learning_rate": rate, **line}
+                log.write(line)
+                show(line)
+                rows, since = [], time.perf_counter()
+            validated = last or state.step % config.validate.every == 0
+            if validated:
+                before = time.perf_counter()
+                _validate(fabric, config, state, cohorts, folder, provenance, log, console)
+                since += time.perf_counter() - before  # the log's speed is that of the steps
+            if fabric.is_global_zero and (validated or state.step % loop.save_every == 0):
+                save_checkpoint(state, folder)
+    return state
 
 
-def main_stage(
+def _step(
     fabric: Fabric,
     config: TrainConfig,
-    detector: Detector,
-    breasts: Sequence[TrainingBreast],
-    cohorts: Sequence[ValidationCohort],
+    state: State,
+    model: Any,
+    optimiser: Any,
+    batches: Iterator[Batch],
     folder: Path,
-    told: dict[str, Any],
-) -> Stage:
-    """The whole detector on its own losses."""
-    validate = Validation(fabric, cohorts, folder) if cohorts else None
-    return Stage(
-        name="training",
-        learner=Learner(detector, config.loss, config.loop.precision == "bfloat16"),
-        breasts=breasts,
-        data=config.data,
-        augment=config.augment,
-        optimiser=config.optimiser,
-        loop=config.loop,
-        every=config.validate.every,
-        patience=config.validate.patience,
-        validate=None if validate is None else lambda: validate_detector(validate, detector, config.validate.metric),
-        save_weights=lambda path, position: save_weights(detector, path, position, told),
+) -> tuple[dict[str, float], int]:
+    """Make one update. Returns the loss terms over all ranks, with the norm of the gradients and the seconds that were
+    spent waiting for data; and the epoch."""
+    losses, waited = [], 0.0
+    optimiser.zero_grad()
+    for i in range(config.loop.accumulate):
+        start = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - start
+        with fabric.no_backward_sync(model, enabled=i < config.loop.accumulate - 1):
+            total, terms = model(batch.to(fabric.device))
+            # A mean over the ranks is not finite if one of them is not, so all stop together.
+            values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
+            together: Any = fabric.all_reduce(values, reduce_op="mean")
+            losses.append(dict(zip(("total", *terms), together.tolist(), strict=True)))
+            _check_finite(fabric, state, batch, losses[-1], folder)
+            fabric.backward(total / config.loop.accumulate)
+    limit = config.optimiser.clip or math.inf
+    norm: Any = fabric.clip_gradients(model, optimiser, max_norm=limit, error_if_nonfinite=False)
+    _check_finite(fabric, state, batch, {NORM: float(norm)}, folder)
+    optimiser.step()
+    return _mean(losses) | {NORM: float(norm), WAIT: waited}, batch.epoch
+
+
+def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: fmean(row[name] for row in rows) for name in rows[0]}
+
+
+def _summarise(rows: Sequence[dict[str, float]], seconds: float, breasts: int) -> dict[str, Any]:
+    """The means of some steps, which took `seconds`, with `breasts` in each."""
+    loss = _mean(rows)
+    norm, waited = loss.pop(NORM), loss.pop(WAIT)
+    return {
+        "loss": loss,
+        NORM: norm,
+        WAIT: waited * len(rows) / seconds,  # share of the time
+        "breasts_per_second": len(rows) * breasts / seconds,
+        "memory_mb": peak_memory(),
+    }
+
+
+def _check_finite(fabric: Fabric, state: State, batch: Batch, numbers: dict[str, float], folder: Path) -> None:
+    """If a number is not finite, save the batch and the state before it, and stop."""
+    wrong = ", ".join(f"{name} {value}" for name, value in numbers.items() if not math.isfinite(value))
+    if not wrong:
+        return
+    path = folder / "failed" / f"batch-rank-{fabric.global_rank}.safetensors"
+    about = {"step": state.step, "breasts": list(batch.names), "loss": {name: str(v) for name, v in numbers.items()}}
+    weights.save_tensors(batch.tensors(), path, {"mm3d-batch": json.dumps(about)})
+    if fabric.is_global_zero:
+        save_checkpoint(state, folder)
+    raise InputError(
+        f"The loss is not finite at step {state.step + 1} ({wrong}), with the breasts {', '.join(batch.names)}; that "
+        f"batch is in {path} and the state before it in {folder / CHECKPOINTS}: look at the images, or start again "
+        "with a lower optimiser.learning_rate."
     )
 
 
-def save_weights(detector: Detector, path: Path, position: Position, told: dict[str, Any]) -> None:
-    """A weights file that says how it came about."""
-    reached = {"step": position.step, "validation": position.figures if path.name.startswith("best") else {}}
-    # That breasts were synthetic must be read everywhere.
-    use = " ".join([weights.RESEARCH_ONLY, *(f"Of the training data: {note}" for note in told["notes"])])
-    weights.save(detector, path, told | reached, use)
+def _validate(
+    fabric: Fabric,
+    config: TrainConfig,
+    state: State,
+    cohorts: Sequence[ValidationCohort],
+    folder: Path,
+    provenance: dict[str, Any],
+    log: Log,
+    console: Console,
+) -> None:
+    """Validate, and save the weights: always as the last, and as the best if they are."""
+    learner: Any = state.result
+    better = False
+    if cohorts:
+        learner.eval()
+        figures = validate(fabric, learner.predict, cohorts, folder / "validation")
+        figures = {name: figures[name] for name in learner.figures}
+        state.model.train()
+        value = fmean(figures[name] for name in METRICS[config.validate.metric])
+        better = state.best is None or value > state.best
+        if better:
+            state.best, state.best_step, state.worse, state.figures = value, state.step, 0, figures
+        else:
+            state.worse += 1
+            state.stopped = 0 < config.validate.patience <= state.worse
+        log.write({"step": state.step, "validation": figures, "best": better})
+        shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if not math.isnan(figure))
+        console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
+    if fabric.is_global_zero:
+        if better:
+            save_weights(learner.detector, folder / "best.safetensors", provenance, state.step, state.figures)
+        save_weights(learner.detector, folder / "last.safetensors", provenance, state.step, {})
+        draw_curves(folder)
+
+
+def save_weights(
+    detector: Detector, path: Path, provenance: dict[str, Any], step: int, figures: dict[str, float]
+) -> None:
+    """Write a weights file that says how it was made."""
+    # Everybody who uses the weights must see that the breasts were synthetic.
+    use = " ".join([weights.RESEARCH_ONLY, *(f"Of the training data: {note}" for note in provenance["notes"])])
+    weights.save(detector, path, provenance | {"step": step, "validation": figures}, use)

@@ -1,0 +1,170 @@
+"""The state of a training: all that its steps change, and all that a checkpoint keeps.
+
+A checkpoint is one safetensors file with a JSON header. It appears under its name complete or not at all, and the one
+before it is kept. It holds no random state: order, augmentation and the generator of each step follow from the step.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel
+
+from mm3d.model.weights import save_tensors
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import remove_partial
+from mm3d.train.config import OptimiserConfig
+
+CHECKPOINTS = "checkpoints"
+HEADER = "mm3d-training"
+IN_HEADER = ("step", "best", "best_step", "worse", "stopped", "figures")
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # of AdamW, for each parameter
+KEPT = 2
+
+
+@dataclass
+class State:
+    """What learns, and how far it is."""
+
+    model: nn.Module
+    """A learner of `learners.py`: the detector, or the part of it that the dense stage trains, with its loss."""
+    optimiser: torch.optim.Optimizer
+    average: AveragedModel | None
+    """The moving average of the model, if there is one."""
+    step: int = 0
+    """Steps done."""
+    best: float | None = None
+    """The deciding figure of the best validation."""
+    best_step: int = 0
+    """The step of the best validation."""
+    worse: int = 0
+    """Validations since the best one."""
+    stopped: bool = False
+    """Whether early stopping has ended the training."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """All figures of the best validation."""
+
+    @property
+    def result(self) -> nn.Module:
+        """What is validated and saved as weights."""
+        return self.model if self.average is None else self.average.module
+
+
+def make_state(model: nn.Module, config: OptimiserConfig) -> State:
+    return State(model, make_optimiser(model, config), make_average(model, config.ema) if config.ema else None)
+
+
+def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
+    """AdamW with two groups: backbone and FPN, and the rest. Each has its factor of the learning rate."""
+    backbone: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (backbone if "backbone." in name else others).append(parameter)
+    return torch.optim.AdamW(
+        [{"params": backbone, "factor": config.backbone_factor}, {"params": others, "factor": 1.0}],
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+    )
+
+
+def learning_rate(step: int, steps: int, config: OptimiserConfig) -> float:
+    """The learning rate of a step, counted from 0."""
+    rate = config.learning_rate
+    if step < config.warmup:
+        return rate * (step + 1) / config.warmup
+    if config.schedule == "cosine":
+        done = (step - config.warmup) / max(1, steps - config.warmup)
+        return rate * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
+    if config.schedule == "step":
+        return rate * (1.0 if 3 * step < 2 * steps else 0.1 if 9 * step < 8 * steps else 0.01)
+    return rate
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["factor"]
+
+
+def make_average(model: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average of the weights. A young average forgets faster, or the start values would stay."""
+
+    def mix(average: PARAM_LIST, current: PARAM_LIST, count: Tensor | int) -> None:
+        if average[0].is_floating_point():
+            torch._foreach_lerp_(average, current, 1 - min(decay, int(count) / (9 + int(count))))
+        else:
+            torch._foreach_copy_(average, current)
+
+    averaged = AveragedModel(model, multi_avg_fn=mix, use_buffers=True)
+    averaged.n_averaged.fill_(1)  # the start values count as the first of the averaged weights
+    averaged.eval()
+    return averaged
+
+
+def save_checkpoint(state: State, folder: Path) -> None:
+    """Write a checkpoint, then remove all but the last two."""
+    tensors = {f"learner/{name}": tensor for name, tensor in state.model.state_dict().items()}
+    for name, parameter in state.model.named_parameters():
+        for moment, tensor in state.optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser/{name}/{moment}"] = tensor
+    if state.average is not None:
+        tensors |= {f"average/{name}": tensor for name, tensor in state.average.module.state_dict().items()}
+    header = json.dumps({name: getattr(state, name) for name in IN_HEADER})
+    try:
+        save_tensors(tensors, folder / CHECKPOINTS / f"step-{state.step:08d}.safetensors", {HEADER: header})
+    except InputError as error:
+        raise InputError(f"{error} The checkpoint before it is kept: continue with --resume.") from error
+    for old in find_checkpoints(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((folder / CHECKPOINTS).glob("step-*.safetensors"))
+
+
+def load_checkpoint(state: State, folder: Path) -> list[str]:
+    """Load the newest checkpoint that can be read, if there is any. Returns what to tell the user of the others."""
+    remove_partial(folder / CHECKPOINTS)
+    notes: list[str] = []
+    for path in reversed(find_checkpoints(folder)):
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})[HEADER])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            notes.append(f"{path} is damaged ({error}); the checkpoint before it is used.")
+            continue
+        try:
+            _load_tensors(state, tensors)
+            for name in IN_HEADER:
+                setattr(state, name, header[name])
+        except (RuntimeError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{path} is of another model or version of mm3d ({reason}); start again with another -o."
+            ) from error
+        if state.average is not None:
+            state.average.n_averaged.fill_(state.step + 1)
+        return notes
+    if notes:
+        raise InputError(f"{notes[0].split(';')[0]}, and there is no other checkpoint; start again with another -o.")
+    return notes
+
+
+def _load_tensors(state: State, tensors: dict[str, Tensor]) -> None:
+    parts: dict[str, dict[str, Tensor]] = {"learner": {}, "optimiser": {}, "average": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    state.model.load_state_dict(parts["learner"])
+    if state.average is not None:
+        state.average.module.load_state_dict(parts["average"])
+    for name, parameter in state.model.named_parameters():
+        saved = {m: parts["optimiser"][f"{name}/{m}"] for m in MOMENTS if f"{name}/{m}" in parts["optimiser"]}
+        if saved:  # AdamW keeps the count of steps on the CPU, and the moments beside the parameter
+            moved = {m: torch.empty_like(parameter).copy_(saved[m]) for m in MOMENTS if m != "step"}
+            state.optimiser.state[parameter] = saved | moved
