@@ -223,6 +223,7 @@ def test_a_report_is_a_new_series_of_the_same_study_and_patient(write_report: Wr
     exam = exam_of(view_of(paths[0], findings=(finding,)), view_of(paths[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        write_cad_report(exam, tmp_path / "report.dcm")  # before: one report must not change what the next one copies
         write_report(exam, tmp_path / "report.dcm")
     report = dcmread(tmp_path / "report.dcm")
     assert (report.PatientName, report.PatientID) == ("Canäry^Ännä", "CANARY-4711")

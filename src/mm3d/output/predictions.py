@@ -35,18 +35,12 @@ class Finding:
 
     Parameters
     ----------
-    box
-        x1, y1, x2, y2 in stored pixels.
-    score
-        How suspicious it is. Any scale; mm3d's own scores are from 0 to 1.
-    slice
-        The most suspicious slice, or the middle of `depth` slices. None in a mammogram.
-    depth
-        DBTex's Depth: how many slices it spans. 0 or -1: it is on one slice.
-    slice_weights
-        The weight w of each of the model's S slices, from the first to the last.
-    lesion
-        Findings of a breast with the same number are taken for one lesion. Not written to files of predictions.
+    box : x1, y1, x2, y2 in stored pixels.
+    score : how suspicious it is, on any scale; mm3d's own scores are from 0 to 1.
+    slice : the most suspicious slice, or the middle of `depth` slices; None in a mammogram.
+    depth : DBTex's Depth: how many slices it spans; 0 or -1: it is on one slice.
+    slice_weights : the weight w of each of the model's S slices, from the first to the last.
+    lesion : findings of a breast with the same number are one lesion; not written to files of predictions.
     """
 
     box: tuple[float, ...]
@@ -68,8 +62,6 @@ class Finding:
             raise InputError(f"the slice {self.slice} is not a finite number")
         if not -1 <= self.depth < math.inf:
             raise InputError(f"the depth {self.depth} is not a number of slices")
-        if not all(math.isfinite(w) and w >= 0 for w in self.slice_weights or ()):
-            raise InputError("the slice weights of a finding are not all finite numbers from 0 on")
 
     @property
     def first_slice(self) -> float | None:

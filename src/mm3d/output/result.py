@@ -24,12 +24,9 @@ class OperatingPoint:
 
     Parameters
     ----------
-    threshold
-        Findings that score at least this are marked.
-    source
-        Where the threshold comes from, for people.
-    chosen_on
-        The kind of images that it was chosen on. None: unknown, or not chosen on images.
+    threshold : findings that score at least this are marked.
+    source : where the threshold comes from, for people.
+    chosen_on : the kind of images that it was chosen on; None: unknown, or not chosen on images.
     """
 
     threshold: float
@@ -50,20 +47,13 @@ class Method:
 
     Parameters
     ----------
-    weights
-        The name of the weights.
-    intended_use
-        What these weights may be used for, in one sentence.
-    operating_point
-        Which findings are marked.
-    weights_hash
-        SHA-256 of the weights file.
-    input, engine, device
-        What the model is given of each view, what runs its backbone, and where it runs.
-    prepare, predict
-        The settings of the preparation and of the detection, as plain tables.
-    identifiers
-        Whether names and numbers of patients may be in the results.
+    weights : the name of the weights.
+    intended_use : what these weights may be used for, in one sentence.
+    operating_point : which findings are marked.
+    weights_hash : SHA-256 of the weights file.
+    input, engine, device : what the model is given of each view, what runs its backbone, and where it runs.
+    prepare, predict : the settings of the preparation and of the detection.
+    identifiers : whether names and numbers of patients may be in the results.
     """
 
     weights: str
@@ -117,15 +107,10 @@ class ViewResult(ViewPrediction):
 
     Parameters
     ----------
-    frames
-        (S, H, W) uint8: the stored slices as a viewer shows them, after `turned`; S is 1 in a mammogram. An array that
-        is mapped from a file is read frame by frame.
-    headers
-        Of the view's DICOM file, or of its files in the order of the slices. Structured reports need them.
-    turned
-        mm3d turned the image by 180 degrees. Boxes are in the turned image.
-    pixel_spacing, slice_spacing
-        In mm. None: unknown.
+    frames : (S, H, W) uint8, the stored slices as a viewer shows them, after `turned`; S is 1 in a mammogram.
+    headers : of its DICOM file, or of its files in the order of the slices; structured reports need them.
+    turned : mm3d turned the image by 180 degrees; boxes are in the turned image.
+    pixel_spacing, slice_spacing : in mm; None: unknown.
     """
 
     frames: NDArray[np.uint8] = field(repr=False, compare=False)
@@ -163,30 +148,18 @@ class ExamResult:
 
     Parameters
     ----------
-    exam, patient
-        Their names in the predictions; codes, unless identifiers are wanted.
-    views
-        All views that were looked at, with or without findings, breast by breast.
-    breast_scores
-        From 0 to 1, for every breast that has a view.
-    method
-        What made the result.
-    predicted_at
-        When it was made.
-    code
-        A code for the exam (default: `exam`).
-    title
-        What the report page is called (default: the code).
-    problems
-        Views and files that could not be read.
-    notes
-        What else a reader must know, in sentences, such as which images were left out.
-    files
-        How many files the exam has, and a stamp that changes with them.
-    other_files
-        How many files beside it are no mammography.
-    seconds
-        How long each part took.
+    exam, patient : their names in the predictions; codes, unless identifiers are wanted.
+    views : all views that were looked at, with or without findings, breast by breast.
+    breast_scores : from 0 to 1, for every breast that has a view.
+    method : what made the result.
+    predicted_at : when it was made.
+    code : a code for the exam (default: `exam`).
+    title : what the report page is called (default: the code).
+    problems : views and files that could not be read.
+    notes : what else a reader must know, in sentences, such as which images were left out.
+    files : how many files the exam has, and a stamp that changes with them.
+    other_files : how many files beside it are no mammography.
+    seconds : how long each part took.
     """
 
     exam: str

@@ -29,14 +29,11 @@ class PredictSettings:
 
     Parameters
     ----------
-    nms
-        Of the proposals of a view whose IoU exceeds this, only the best is kept. 1: all are kept.
-    scores
-        "model": a view's score is the noisy-or of its proposals, a breast's the mean over its views. "max": the highest
-        proposal, the highest view.
-    join
-        How the slices of input slices are put together. "best": as within a view, the best of overlapping boxes is kept
-        (the paper does not say which rule it used). "union": boxes that overlap in 3D become their union (Buda's code).
+    nms : of the proposals of a view whose IoU exceeds this, only the best is kept; 1: all are kept.
+    scores : "model": a view's score is the noisy-or of its proposals, a breast's the mean over its views;
+        "max": the highest proposal, the highest view.
+    join : how the slices of input slices are put together. "best": of overlapping boxes the best is kept, as within a
+        view (the paper does not say which rule it used); "union": boxes that overlap in 3D are united (Buda's code).
     """
 
     nms: float = 0.3
@@ -71,16 +68,11 @@ def predict_breast(
 
     Parameters
     ----------
-    model
-        On its device and in eval mode.
-    prepared
-        The breast with its prepared views, volumes or mammograms.
-    name
-        What the model is given of each volume.
-    histogram
-        The average histogram of mammograms, for input hm.
-    settings
-        How proposals become findings (default: `PredictSettings()`).
+    model : on its device and in eval mode.
+    prepared : the breast with its prepared views, volumes or mammograms.
+    name : what the model is given of each volume.
+    histogram : the average histogram of mammograms, for input hm.
+    settings : how proposals become findings (default: `PredictSettings()`).
 
     Returns
     -------

@@ -1,7 +1,8 @@
-"""`mm3d view`: shows the reports of a folder in a browser, to this computer and to who has the address, nobody else.
+"""`mm3d view`: show the reports of a folder in a browser on this computer, and only to those who have the address.
 
-It listens on the loopback address only, and every path begins with a random token: another user of the computer or a
-web page that tries ports finds nothing. The host's name is checked, so that no foreign name can be led here.
+The server listens on the loopback address only, and every path begins with a random token. Another user of the
+computer, or a web page that tries all ports, finds nothing. The host name of each request is checked, so that no
+foreign name can be made to lead here.
 """
 
 import html
@@ -22,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 from mm3d.shared.errors import InputError
 
 REPORT = "report.html"
-RECORD = "run.json"  # as `mm3d predict` leaves it beside a report
+RECORD = "run.json"  # `mm3d predict` writes it beside a report
 LOOPBACK = "127.0.0.1"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -38,7 +39,7 @@ LIST = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Reports ·
 """
 
 
-def reports(folder: Path) -> list[Path]:
+def find_reports(folder: Path) -> list[Path]:
     """The reports of a folder, relative to it: its own, or those of the exams in it."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the one that 'mm3d predict' wrote.")
@@ -50,14 +51,14 @@ def reports(folder: Path) -> list[Path]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the files of a folder under an address that cannot be guessed."""
+    """A server for the files of a folder, under an address that cannot be guessed."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
-        self.shown = reports(folder)
-        self.failed = sorted(_told(folder / RECORD).get("failures", {}))
+        self.reports = find_reports(folder)
+        self.failed = sorted(_read_record(folder / RECORD).get("failures", {}))
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Request)
@@ -65,18 +66,18 @@ class Server(ThreadingHTTPServer):
             raise InputError(f"Port {port} cannot be used ({error}); leave --port out, or choose another.") from error
 
     @property
-    def lists(self) -> bool:
-        """Whether there is more to tell than one report."""
-        return len(self.shown) > 1 or bool(self.failed)
+    def has_list(self) -> bool:
+        """Whether there is more to show than one report."""
+        return len(self.reports) > 1 or bool(self.failed)
 
     @property
     def address(self) -> str:
-        """Of the report, or of the list if there are several, or some are missing."""
-        only = "" if self.lists else quote(self.shown[0].as_posix())
+        """The address of the report, or of the list if there are several reports or failures."""
+        only = "" if self.has_list else quote(self.reports[0].as_posix())
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/{only}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle is no news."""
+        """Ignore a browser that closes the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -87,23 +88,23 @@ class _Request(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        asked = self._asked()
-        if asked == "" and self.server.lists:
+        path = self._path()
+        if path == "" and self.server.has_list:
             content = _list(self.server).encode()
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", len(content), io.BytesIO(content))
-        elif asked is not None and (path := _inside(self.server.folder, asked)):
-            with path.open("rb") as file:
-                self._answer(HTTPStatus.OK, _type(path), path.stat().st_size, file)
+        elif path is not None and (found := _find_file(self.server.folder, path)):
+            with found.open("rb") as file:
+                self._answer(HTTPStatus.OK, _content_type(found), found.stat().st_size, file)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", 0, io.BytesIO())
 
-    def _asked(self) -> str | None:
-        """The path after the token; None for who does not know the token, or comes under a foreign name."""
+    def _path(self) -> str | None:
+        """The path after the token; None if the token is wrong or the host has a foreign name."""
         port = self.server.server_port
-        token, _, asked = unquote(urlsplit(self.path).path).removeprefix("/").partition("/")
+        token, _, path = unquote(urlsplit(self.path).path).removeprefix("/").partition("/")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        at_home = self.headers.get("Host") in (f"{LOOPBACK}:{port}", f"localhost:{port}")
-        return asked if known and at_home else None
+        local = self.headers.get("Host") in (f"{LOOPBACK}:{port}", f"localhost:{port}")
+        return path if known and local else None
 
     def _answer(self, status: HTTPStatus, kind: str, size: int, content: BinaryIO) -> None:
         self.send_response(status)
@@ -113,19 +114,19 @@ class _Request(BaseHTTPRequestHandler):
         shutil.copyfileobj(content, self.wfile)
 
     def log_message(self, *_: object) -> None:
-        """Addresses hold the token, and names of files: they are not written anywhere."""
+        """Log nothing: addresses contain the token and names of files."""
 
 
-def _inside(folder: Path, asked: str) -> Path | None:
-    """The file of the folder that is asked for. Links that lead out of the folder and hidden files are not in it."""
-    parts = asked.split("/")
-    if "\0" in asked or any(part.startswith(".") for part in parts):
+def _find_file(folder: Path, path: str) -> Path | None:
+    """A file of the folder. Hidden files, and links that lead out of the folder, do not count."""
+    parts = path.split("/")
+    if "\0" in path or any(part.startswith(".") for part in parts):
         return None
-    path = folder.joinpath(*parts).resolve()
-    return path if path.is_relative_to(folder) and path.is_file() else None
+    found = folder.joinpath(*parts).resolve()
+    return found if found.is_relative_to(folder) and found.is_file() else None
 
 
-def _type(path: Path) -> str:
+def _content_type(path: Path) -> str:
     if path.suffix == ".html":
         return "text/html; charset=utf-8"
     return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
@@ -134,34 +135,29 @@ def _type(path: Path) -> str:
 def _list(server: Server) -> str:
     items = (
         f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a>'
-        f"{_scored(_told((server.folder / path).with_name(RECORD)))}</li>"
-        for path in server.shown
+        f"{_describe_exam(_read_record((server.folder / path).with_name(RECORD)))}</li>"
+        for path in server.reports
     )
     failed = f"<p>Could not be predicted, {RECORD} says why: {html.escape(', '.join(server.failed))}.</p>"
     return LIST.format(items="".join(items), failed=failed if server.failed else "")
 
 
-def _told(record: Path) -> dict[str, Any]:
-    """A record; nothing where there is none: reports are also written from Python."""
+def _read_record(path: Path) -> dict[str, Any]:
+    """A record. Empty if there is none, because reports are also written from Python."""
     try:
-        told = json.loads(record.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _scored(told: dict[str, Any]) -> str:
-    """What a record says of its exam, if it does."""
+def _describe_exam(record: dict[str, Any]) -> str:
     try:
-        score, marked, unread = float(told["score"]), int(told["marked"]), len(told.get("problems", ()))
+        score, marked, problems = float(record["score"]), int(record["marked"]), len(record.get("problems", ()))
     except (ValueError, KeyError, TypeError):
         return ""
-    problems = f", {_counted(unread, 'problem')}" if unread else ""
-    return f": score {score:.2f}, {_counted(marked, 'mark')}{problems}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    text = f": score {score:.2f}, {marked} mark{'s' * (marked != 1)}"
+    return f"{text}, {problems} problem{'s' * (problems != 1)}" if problems else text
 
 
 def view(folder: Path, port: int, browser: bool) -> int:

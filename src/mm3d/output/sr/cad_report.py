@@ -20,18 +20,7 @@ from mm3d.data.dicom.build import code, item, number
 from mm3d.data.dicom.header import functional_group
 from mm3d.data.records import Laterality, Position
 from mm3d.output.result import ExamResult
-from mm3d.output.sr.document import (
-    NAME,
-    Kind,
-    Location,
-    Sources,
-    document,
-    outcome,
-    parameters,
-    read_sources,
-    save,
-    summary,
-)
+from mm3d.output.sr.document import NAME, Kind, Location, Sources, make_document, read_sources, save
 
 KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
 LANGUAGE = Code("en", "RFC5646", "English")
@@ -50,9 +39,9 @@ def write_cad_report(result: ExamResult, path: Path) -> None:
     """Write the Mammography CAD SR of an exam."""
     sources = read_sources(result)
     library = _make_library(sources)
-    ds = document(sources, KIND, [*sources.images(), *(file for _, _, file in sources.unread)])
+    ds = make_document(sources, KIND, [*sources.images(), *(file for _, _, file in sources.unread)])
     individual = [
-        _individual(result, finding, place) for finding, place in zip(sources.findings, library.findings, strict=True)
+        _individual(sources, finding, place) for finding, place in zip(sources.findings, library.findings, strict=True)
     ]
     root = _node(
         "CONTAINER",
@@ -63,10 +52,10 @@ def write_cad_report(result: ExamResult, path: Path) -> None:
             _code(
                 "CONTAINS",
                 codes.DCM.CADProcessingAndFindingsSummary,
-                outcome(sources),
+                sources.outcome(),
                 [*_impression(sources), *individual],
             ),
-            _detections(result, library),
+            _detections(sources, library),
             _code("CONTAINS", codes.DCM.SummaryOfAnalyses, codes.cid6042.NotAttempted),
         ],
         ContinuityOfContent="SEPARATE",
@@ -153,11 +142,11 @@ def _letters(direction: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 def _impression(sources: Sources) -> list[Dataset]:
     """TID 4002: the exam in a sentence."""
-    text = _node("TEXT", codes.DCM.ImpressionDescription, "HAS PROPERTIES", TextValue=summary(sources))
-    return [text, *_algorithm(sources.result)]
+    text = _node("TEXT", codes.DCM.ImpressionDescription, "HAS PROPERTIES", TextValue=sources.summary())
+    return [text, *_algorithm(sources)]
 
 
-def _individual(result: ExamResult, location: Location, image: int) -> Dataset:
+def _individual(sources: Sources, location: Location, image: int) -> Dataset:
     """TID 4003 and 4006: one finding, on the image at that place of the library."""
     intent = _code(
         "HAS CONCEPT MOD", codes.DCM.RenderingIntent, codes.DCM.PresentationRequiredRenderingDeviceIsExpectedToPresent
@@ -169,7 +158,7 @@ def _individual(result: ExamResult, location: Location, image: int) -> Dataset:
         FINDING,
         [
             intent,
-            *_algorithm(result),
+            *_algorithm(sources),
             _number("HAS PROPERTIES", codes.DCM.CertaintyOfFinding, 100 * location.score, codes.UCUM.Percent),
             _number("HAS PROPERTIES", codes.DCM.ProbabilityOfCancer, 100 * location.score, codes.UCUM.Percent),
             _shape(codes.DCM.Center, "POINT", [(x1 + x2) / 2, (y1 + y2) / 2], image),
@@ -179,26 +168,26 @@ def _individual(result: ExamResult, location: Location, image: int) -> Dataset:
     return _node("CONTAINER", IMPRESSION, "INFERRED FROM", [intent, finding], ContinuityOfContent="SEPARATE")
 
 
-def _detections(result: ExamResult, library: _Library) -> Dataset:
+def _detections(sources: Sources, library: _Library) -> Dataset:
     """TID 4015: whether the detector could look at all images."""
-    parts = [_performed(codes.DCM.SuccessfulDetections, result, library.files)]
-    if result.problems:
-        parts.append(_performed(codes.DCM.FailedDetections, result, library.unread))
-    done = codes.cid6042.PartiallySucceeded if result.problems else codes.cid6042.Succeeded
+    parts = [_performed(codes.DCM.SuccessfulDetections, sources, library.files)]
+    if sources.result.problems:
+        parts.append(_performed(codes.DCM.FailedDetections, sources, library.unread))
+    done = codes.cid6042.PartiallySucceeded if sources.result.problems else codes.cid6042.Succeeded
     return _code("CONTAINS", codes.DCM.SummaryOfDetections, done, parts)
 
 
-def _performed(name: Code, result: ExamResult, places: list[int]) -> Dataset:
+def _performed(name: Code, sources: Sources, places: list[int]) -> Dataset:
     """TID 4017: what was looked for, and in which images of the library."""
     images = [_reference("HAS PROPERTIES", place) for place in places]
-    performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(result), *images])
+    performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(sources), *images])
     return _node("CONTAINER", name, "INFERRED FROM", [performed], ContinuityOfContent="SEPARATE")
 
 
-def _algorithm(result: ExamResult) -> list[Dataset]:
+def _algorithm(sources: Sources) -> list[Dataset]:
     """TID 4019."""
-    texts = [(codes.DCM.AlgorithmName, NAME), (codes.DCM.AlgorithmVersion, result.method.version)]
-    texts += [(codes.DCM.AlgorithmParameters, text) for text in parameters(result)]
+    texts = [(codes.DCM.AlgorithmName, NAME), (codes.DCM.AlgorithmVersion, sources.result.method.version)]
+    texts += [(codes.DCM.AlgorithmParameters, text) for text in sources.parameters()]
     return [_node("TEXT", name, "HAS PROPERTIES", TextValue=text) for name, text in texts]
 
 

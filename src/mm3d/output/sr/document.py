@@ -29,31 +29,15 @@ from mm3d.shared.files import replacing
 
 NAME = "mm3d"
 SIDES = {"L": "left", "R": "right"}
-# Of the patient, patient study and general study modules. The standard wants the first ones even if they are empty.
+# Of the patient and general study modules. The standard wants them even if they are empty.
 REQUIRED = (
-    "PatientName",
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "StudyDate",
-    "StudyTime",
-    "ReferringPhysicianName",
-    "StudyID",
-    "AccessionNumber",
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
+    *("StudyDate", "StudyTime", "ReferringPhysicianName", "StudyID", "AccessionNumber"),
 )
-OPTIONAL = (
-    "IssuerOfPatientID",
-    "IssuerOfPatientIDQualifiersSequence",
-    "OtherPatientIDsSequence",
-    "PatientBirthTime",
-    "QualityControlSubject",
-    "PatientIdentityRemoved",
-    "DeidentificationMethod",
-    "DeidentificationMethodCodeSequence",
-    "PatientAge",
-    "StudyDescription",
-    "ProcedureCodeSequence",
-    "IssuerOfAccessionNumberSequence",
+# Of `Header.context`, what belongs to the image and not to the patient or the study.
+OF_THE_IMAGE = (
+    *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
+    *("ContentDate", "ContentTime", "PatientOrientation", "ImageOrientationPatient"),
 )
 
 
@@ -94,6 +78,58 @@ class Sources:
     def images(self) -> Iterator[Dataset]:
         for files in self.views:
             yield from files
+
+    def summary(self) -> str:
+        """The report in a sentence or two, for people who read its text."""
+        result, count = self.result, len(self.findings)
+        point = f"the operating point of {result.threshold:g}"
+        text = f"{count} findings reach {point}." if count > 1 else f"1 finding reaches {point}."
+        if not count:
+            text = f"No finding reaches {point}; nothing is marked."
+        files = Counter[str]()
+        for problem in result.problems:
+            files[problem.view] += max(1, len(problem.files))
+        if files:
+            counted = [f"{number} file{'s' * (number > 1)} of {view}" for view, number in files.items()]
+            text += f" Not looked at, because it could not be read: {', '.join(counted)}."
+        scores = [f"exam {result.score:.3f}"]
+        scores += [f"{SIDES[side]} breast {score:.3f}" for side, score in sorted(result.breast_scores.items())]
+        return f"{text} Scores from 0 to 1: {', '.join(scores)}."
+
+    def outcome(self) -> Code:
+        """Whether everything was looked at and anything is marked, as a code of CID 6047."""
+        known = codes.cid6047
+        some, none = known.AllAlgorithmsSucceededWithFindings, known.AllAlgorithmsSucceededWithoutFindings
+        if self.result.problems:
+            some, none = known.NotAllAlgorithmsSucceededWithFindings, known.NotAllAlgorithmsSucceededWithoutFindings
+        return some if self.findings else none
+
+    def parameters(self) -> list[str]:
+        """What there is to know about the algorithm besides its name and version."""
+        return [
+            f"weights: {self.result.method.weights}",
+            f"intended use: {self.result.method.intended_use}",
+            f"operating point: {self.result.threshold:g}",
+        ]
+
+    def tracking_uid(self, finding: Location) -> UID:
+        """The same in both reports, and in every report of these findings."""
+        place = (str(finding.image.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
+        return uid(*place, self.result.method.version, self.result.method.weights)
+
+    def identity(self) -> list[str]:
+        """Everything that makes a report this report; where the files lie is not part of it."""
+        result = self.result
+        content = [
+            (result.method.version, *self.parameters(), result.threshold, result.predicted_at.isoformat()),
+            sorted(result.breast_scores.items()),
+            [problem.view for problem in result.problems],
+        ]
+        views = [
+            ([str(file.SOPInstanceUID) for file in files], view.name, view.turned, view.findings)
+            for view, files in zip(result.views, self.views, strict=True)
+        ]
+        return [self.study, repr(content), repr(views)]
 
 
 def read_sources(result: ExamResult) -> Sources:
@@ -177,50 +213,13 @@ def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, floa
     return x1, y1, x2, y2
 
 
-def summary(sources: Sources) -> str:
-    """The report in a sentence or two, for people who read its text."""
-    result, count = sources.result, len(sources.findings)
-    point = f"the operating point of {result.threshold:g}"
-    text = f"{count} findings reach {point}." if count > 1 else f"1 finding reaches {point}."
-    if not count:
-        text = f"No finding reaches {point}; nothing is marked."
-    files = Counter[str]()
-    for problem in result.problems:
-        files[problem.view] += max(1, len(problem.files))
-    if files:
-        counted = [f"{number} file{'s' * (number > 1)} of {view}" for view, number in files.items()]
-        text += f" Not looked at, because it could not be read: {', '.join(counted)}."
-    scores = [f"exam {result.score:.3f}"]
-    scores += [f"{SIDES[side]} breast {score:.3f}" for side, score in sorted(result.breast_scores.items())]
-    return f"{text} Scores from 0 to 1: {', '.join(scores)}."
-
-
-def parameters(result: ExamResult) -> list[str]:
-    """What there is to know about the algorithm besides its name and version."""
-    return [
-        f"weights: {result.method.weights}",
-        f"intended use: {result.method.intended_use}",
-        f"operating point: {result.threshold:g}",
-    ]
-
-
-def outcome(sources: Sources) -> Code:
-    """Whether everything was looked at and anything is marked, as a code of CID 6047. A failed exam has no report."""
-    known = codes.cid6047
-    if sources.result.problems:
-        if sources.findings:
-            return known.NotAllAlgorithmsSucceededWithFindings
-        return known.NotAllAlgorithmsSucceededWithoutFindings
-    return known.AllAlgorithmsSucceededWithFindings if sources.findings else known.AllAlgorithmsSucceededWithoutFindings
-
-
-def document(sources: Sources, kind: Kind, evidence: Iterable[Dataset]) -> Dataset:
+def make_document(sources: Sources, kind: Kind, evidence: Iterable[Dataset]) -> Dataset:
     """A report without its content. `evidence`: all files that the content refers to."""
     ds = Dataset()
     ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
     _copy_patient_and_study(sources.views[0][0], ds)
     ds.StudyInstanceUID = UID(sources.study)
-    identity = _identity(sources, kind)
+    identity = (kind.sop_class, *sources.identity())
     ds.SeriesInstanceUID, ds.SOPInstanceUID = uid(*identity, "series"), uid(*identity, "instance")
     ds.SOPClassUID = UID(kind.sop_class)
     when = sources.result.predicted_at
@@ -237,13 +236,6 @@ def document(sources: Sources, kind: Kind, evidence: Iterable[Dataset]) -> Datas
     return ds
 
 
-def tracking_uid(sources: Sources, finding: Location) -> UID:
-    """The same in both reports, and in every report of these findings."""
-    method = sources.result.method
-    place = (str(finding.image.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
-    return uid(*place, method.version, method.weights)
-
-
 def save(ds: Dataset, path: Path) -> None:
     ds.file_meta = FileMetaDataset()
     ds.file_meta.MediaStorageSOPClassUID, ds.file_meta.MediaStorageSOPInstanceUID = ds.SOPClassUID, ds.SOPInstanceUID
@@ -254,32 +246,13 @@ def save(ds: Dataset, path: Path) -> None:
 
 def _copy_patient_and_study(source: Dataset, ds: Dataset) -> None:
     copied = Dataset()
-    if "SpecificCharacterSet" in source:
-        copied.SpecificCharacterSet = source.SpecificCharacterSet
-    for name in (*REQUIRED, *OPTIONAL):
-        if name in source:
-            copied.add(source[name])
+    copied.update(source)
     copied.decode()  # sequences too, before they are written in another character set
     for name in REQUIRED:
         setattr(ds, name, None)
     for element in copied:
-        if element.keyword != "SpecificCharacterSet":
+        if element.keyword not in OF_THE_IMAGE:
             ds.add(element)
-
-
-def _identity(sources: Sources, kind: Kind) -> list[str]:
-    """Everything that makes this report this report; where the files lie is not part of it."""
-    result = sources.result
-    content = [
-        (result.method.version, *parameters(result), result.predicted_at.isoformat()),
-        sorted(result.breast_scores.items()),
-        [problem.view for problem in result.problems],
-    ]
-    views = [
-        ([str(file.SOPInstanceUID) for file in files], view.name, view.turned, view.findings)
-        for view, files in zip(result.views, sources.views, strict=True)
-    ]
-    return [kind.sop_class, sources.study, repr(content), repr(views)]
 
 
 def _evidence(study: str, images: Iterable[Dataset]) -> Dataset:

@@ -32,19 +32,7 @@ from pydicom.uid import ComprehensiveSRStorage
 
 from mm3d.data.dicom.build import uid
 from mm3d.output.result import ExamResult
-from mm3d.output.sr.document import (
-    NAME,
-    Kind,
-    Location,
-    Sources,
-    document,
-    outcome,
-    parameters,
-    read_sources,
-    save,
-    summary,
-    tracking_uid,
-)
+from mm3d.output.sr.document import NAME, Kind, Location, Sources, make_document, read_sources, save
 
 KIND = Kind(str(ComprehensiveSRStorage), 9001, "mm3d findings")
 SIDES = {"L": codes.SCT.Left, "R": codes.SCT.Right}
@@ -53,7 +41,7 @@ SIDES = {"L": codes.SCT.Left, "R": codes.SCT.Right}
 def write_measurement_report(result: ExamResult, path: Path) -> None:
     """Write the Comprehensive SR of an exam."""
     sources = read_sources(result)
-    algorithm = AlgorithmIdentification(NAME, result.method.version, parameters(result))
+    algorithm = AlgorithmIdentification(NAME, result.method.version, sources.parameters())
     groups: list[PlanarROIMeasurementsAndQualitativeEvaluations | MeasurementsAndQualitativeEvaluations] = []
     groups += [_finding_group(sources, finding, algorithm) for finding in sources.findings]
     for side, score in sorted(result.breast_scores.items()):
@@ -70,7 +58,7 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
     )
-    ds = document(sources, KIND, sources.images())
+    ds = make_document(sources, KIND, sources.images())
     ds.update(content[0])
     save(ds, path)
 
@@ -99,7 +87,7 @@ def _finding_group(
     )
     site = FindingSite(codes.SCT.Breast, laterality=SIDES[finding.view.laterality])
     return PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(tracking_uid(sources, finding), finding.name),
+        tracking_identifier=TrackingIdentifier(sources.tracking_uid(finding), finding.name),
         referenced_region=region,
         finding_type=codes.SCT.Lesion,
         algorithm_id=algorithm,
@@ -112,11 +100,11 @@ def _exam_group(sources: Sources, algorithm: AlgorithmIdentification) -> Measure
     """The exam's score, and whether anything is marked: as a code for software, as a sentence for people."""
     sides = sorted(sources.result.breast_scores)
     side = codes.SCT.Bilateral if len(sides) == 2 else SIDES[sides[0]]
-    evaluation = QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, outcome(sources))
+    evaluation = QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, sources.outcome())
     images = list(sources.images())
     group = _score_group("exam", side, sources.result.score, images, sources, algorithm, [evaluation])
     group[0].ContentSequence.append(
-        TextContentItem(codes.DCM.Comment, summary(sources), relationship_type=RelationshipTypeValues.CONTAINS)
+        TextContentItem(codes.DCM.Comment, sources.summary(), relationship_type=RelationshipTypeValues.CONTAINS)
     )
     return group
 
