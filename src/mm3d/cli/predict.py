@@ -5,28 +5,28 @@ import os
 import time
 from pathlib import Path
 
-from mm3d.cli.options import FOR_TORCH, PREPARATION, add_preparation, share, whole_number
+from mm3d.cli.options import FOR_TORCH, PREPARATION, Commands, add_preparation, share, whole_number
 
 
-def add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_predict(commands: Commands) -> None:
     predict = commands.add_parser(
         "predict",
-        help="find cancers in DICOM exams, with a report to look at and DICOM results; or in a prepared folder",
-        description="Find the exams in DICOM files, folders or a whole archive, and write for each predictions.json, "
+        help="find cancers in DICOM exams or in a prepared folder, and write reports",
+        description="Find the exams in DICOM files, folders or a whole archive. For each exam, write predictions.json, "
         "predictions.csv (as in DBTex), report.html, sr/*.dcm and run.json: into OUT if there is one exam, otherwise "
-        "into a folder of OUT for each. A second run does only what is missing. Exit code 1: something could not be "
-        "read. No names or numbers of patients are written but in sr/*.dcm. Of a prepared folder, only predictions are "
-        "written. For research, not for clinical use; docs/predict.md has more.",
+        "into a folder of OUT for each exam. A second run predicts only what is missing. Exit code 1 means that "
+        "something could not be read. Names and numbers of patients are written to sr/*.dcm only. For a prepared "
+        "folder, only predictions are written. For research, not for clinical use; docs/predict.md has more.",
     )
     predict.add_argument(
-        "exams", type=Path, nargs="+", metavar="EXAM", help="DICOM files or folders of them; or one prepared folder"
+        "exams", type=Path, nargs="+", metavar="EXAM", help="DICOM files, folders of them, or one prepared folder"
     )
     predict.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
     predict.add_argument(
         "--weights",
         type=Path,
         metavar="WEIGHTS",
-        help="a weights file or run folder; or those that come with mm3d: dbt (default), ffdm",
+        help="a weights file, a run folder, or weights that come with mm3d: dbt (default), ffdm",
     )
     predict.add_argument(
         "--input",
@@ -37,11 +37,11 @@ def add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--engine",
         choices=("torch", "openvino"),
         default="torch",
-        help="what runs the backbone (default: torch); openvino, the extra mm3d[openvino], is faster on CPUs",
+        help="what runs the backbone; openvino is faster on CPUs and needs the extra mm3d[openvino]",
     )
     _add_exams(predict.add_argument_group("DICOM exams"))
     predict.add_argument_group("prepared folders").add_argument(
-        "--split", metavar="NAME", help="only this part of the cohort, such as test"
+        "--split", metavar="NAME", help="predict only this part of the cohort, such as test"
     )
     _add_rules(predict.add_argument_group("from the model's output to findings"))
     predict.set_defaults(run=_predict)
@@ -53,12 +53,13 @@ def _add_exams(exams: argparse._ArgumentGroup) -> None:
         "--threshold",
         type=share,
         metavar="T",
-        help="mark findings that score at least this (default: the weights' operating point, or 0.5)",
+        help="mark findings that score at least this (default: the operating point of the weights, or 0.5)",
     )
     point.add_argument(
         "--operating-point",
         metavar="FILE[:NAME]",
-        help="take it from a metrics.json of 'mm3d evaluate'; NAME: such as 2D@0.25 (default: the first)",
+        help="take the threshold from a metrics.json of 'mm3d evaluate'; NAME is one of its operating points, such as "
+        "2D@0.25 (default: the first); mm3d does not check that the file belongs to these weights",
     )
     exams.add_argument(
         "--with-identifiers",
@@ -66,30 +67,34 @@ def _add_exams(exams: argparse._ArgumentGroup) -> None:
         help="write names and numbers of patients into reports and predictions, and names of files into messages",
     )
     add_preparation(exams, by="the weights")
-    exams.add_argument("--jobs", type=int, help="worker processes that read images (default: one for each core)")
+    exams.add_argument("--jobs", type=int, help="number of processes that read images (default: one per core)")
 
 
 def _add_rules(rules: argparse._ArgumentGroup) -> None:
     rules.add_argument(
-        "--nms", type=share, default=0.3, metavar="IOU", help="show proposals that overlap more once (default: 0.3)"
+        "--nms",
+        type=share,
+        default=0.3,
+        metavar="IOU",
+        help="keep only the best of proposals whose IoU exceeds this",
     )
     rules.add_argument(
         "--scores",
         choices=("model", "max"),
         default="model",
-        help="of views and breasts: the model's noisy-or and mean (default), or the highest proposal's",
+        help="how views and breasts are scored: by the model's noisy-or and mean, or by the highest proposal",
     )
     rules.add_argument(
         "--join",
         choices=("best", "union"),
         default="best",
-        help="for --input slices: of boxes in one place the best counts (default), or they become their union in 3D",
+        help="for --input slices: keep the best of overlapping boxes, or unite boxes that overlap in 3D",
     )
     rules.add_argument(
         "--chunk",
         type=whole_number,
         metavar="N",
-        help="slices through the backbone at a time (default: by the weights); fewer need less memory",
+        help="slices that go through the backbone together (default: from the weights); fewer need less memory",
     )
 
 

@@ -6,25 +6,7 @@ Every finding is a planar ROI group (TID 1410). Every breast and the exam have a
 from pathlib import Path
 
 import numpy as np
-from highdicom.sr import (
-    AlgorithmIdentification,
-    DeviceObserverIdentifyingAttributes,
-    FindingSite,
-    GraphicTypeValues,
-    ImageRegion,
-    Measurement,
-    MeasurementReport,
-    MeasurementsAndQualitativeEvaluations,
-    ObservationContext,
-    ObserverContext,
-    PlanarROIMeasurementsAndQualitativeEvaluations,
-    QualitativeEvaluation,
-    RelationshipTypeValues,
-    SourceImageForMeasurementGroup,
-    SourceImageForRegion,
-    TextContentItem,
-    TrackingIdentifier,
-)
+from highdicom import sr
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
@@ -41,8 +23,8 @@ SIDES = {"L": codes.SCT.Left, "R": codes.SCT.Right}
 def write_measurement_report(result: ExamResult, path: Path) -> None:
     """Write the Comprehensive SR of an exam."""
     sources = read_sources(result)
-    algorithm = AlgorithmIdentification(NAME, result.method.version, sources.parameters())
-    groups: list[PlanarROIMeasurementsAndQualitativeEvaluations | MeasurementsAndQualitativeEvaluations] = []
+    algorithm = sr.AlgorithmIdentification(NAME, result.method.version, sources.parameters())
+    groups: list[sr.PlanarROIMeasurementsAndQualitativeEvaluations | sr.MeasurementsAndQualitativeEvaluations] = []
     groups += [_finding_group(sources, finding, algorithm) for finding in sources.findings]
     for side, score in sorted(result.breast_scores.items()):
         files = [
@@ -53,7 +35,7 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
         ]
         groups.append(_score_group(f"{side} breast", SIDES[side], score, files, sources, algorithm))
     groups.append(_exam_group(sources, algorithm))
-    content = MeasurementReport(
+    content = sr.MeasurementReport(
         observation_context=_observer(result),
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
@@ -63,31 +45,33 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
     save(ds, path)
 
 
-def _observer(result: ExamResult) -> ObservationContext:
-    device = DeviceObserverIdentifyingAttributes(
+def _observer(result: ExamResult) -> sr.ObservationContext:
+    device = sr.DeviceObserverIdentifyingAttributes(
         uid=uid(NAME, result.method.version, result.method.weights),
         name=NAME,
         manufacturer_name=NAME,
         model_name=result.method.weights,
     )
-    return ObservationContext(
-        observer_device_context=ObserverContext(observer_type=codes.DCM.Device, observer_identifying_attributes=device)
+    return sr.ObservationContext(
+        observer_device_context=sr.ObserverContext(
+            observer_type=codes.DCM.Device, observer_identifying_attributes=device
+        )
     )
 
 
 def _finding_group(
-    sources: Sources, finding: Location, algorithm: AlgorithmIdentification
-) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    sources: Sources, finding: Location, algorithm: sr.AlgorithmIdentification
+) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
     x1, y1, x2, y2 = finding.box
     frames = None if finding.frame is None else [finding.frame]
-    region = ImageRegion(
-        graphic_type=GraphicTypeValues.POLYLINE,
+    region = sr.ImageRegion(
+        graphic_type=sr.GraphicTypeValues.POLYLINE,
         graphic_data=np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2), (x1, y1)]),  # closed: the first point again
-        source_image=SourceImageForRegion(finding.image.SOPClassUID, finding.image.SOPInstanceUID, frames),
+        source_image=sr.SourceImageForRegion(finding.image.SOPClassUID, finding.image.SOPInstanceUID, frames),
     )
-    site = FindingSite(codes.SCT.Breast, laterality=SIDES[finding.view.laterality])
-    return PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(sources.tracking_uid(finding), finding.name),
+    site = sr.FindingSite(codes.SCT.Breast, laterality=SIDES[finding.view.laterality])
+    return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(sources.tracking_uid(finding), finding.name),
         referenced_region=region,
         finding_type=codes.SCT.Lesion,
         algorithm_id=algorithm,
@@ -96,15 +80,15 @@ def _finding_group(
     )
 
 
-def _exam_group(sources: Sources, algorithm: AlgorithmIdentification) -> MeasurementsAndQualitativeEvaluations:
+def _exam_group(sources: Sources, algorithm: sr.AlgorithmIdentification) -> sr.MeasurementsAndQualitativeEvaluations:
     """The exam's score, and whether anything is marked: as a code for software, as a sentence for people."""
     sides = sorted(sources.result.breast_scores)
     side = codes.SCT.Bilateral if len(sides) == 2 else SIDES[sides[0]]
-    evaluation = QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, sources.outcome())
+    evaluation = sr.QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, sources.outcome())
     images = list(sources.images())
     group = _score_group("exam", side, sources.result.score, images, sources, algorithm, [evaluation])
     group[0].ContentSequence.append(
-        TextContentItem(codes.DCM.Comment, sources.summary(), relationship_type=RelationshipTypeValues.CONTAINS)
+        sr.TextContentItem(codes.DCM.Comment, sources.summary(), relationship_type=sr.RelationshipTypeValues.CONTAINS)
     )
     return group
 
@@ -115,20 +99,20 @@ def _score_group(
     score: float,
     files: list[Dataset],
     sources: Sources,
-    algorithm: AlgorithmIdentification,
-    evaluations: list[QualitativeEvaluation] | None = None,
-) -> MeasurementsAndQualitativeEvaluations:
-    site = FindingSite(codes.SCT.Breast, laterality=side)
-    return MeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(uid(sources.study, name), name),
+    algorithm: sr.AlgorithmIdentification,
+    evaluations: list[sr.QualitativeEvaluation] | None = None,
+) -> sr.MeasurementsAndQualitativeEvaluations:
+    site = sr.FindingSite(codes.SCT.Breast, laterality=side)
+    return sr.MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(uid(sources.study, name), name),
         algorithm_id=algorithm,
         finding_sites=[site],
         measurements=[_probability(score, site)],
         qualitative_evaluations=evaluations,
-        source_images=[SourceImageForMeasurementGroup(file.SOPClassUID, file.SOPInstanceUID) for file in files],
+        source_images=[sr.SourceImageForMeasurementGroup(file.SOPClassUID, file.SOPInstanceUID) for file in files],
     )
 
 
-def _probability(score: float, site: FindingSite) -> Measurement:
+def _probability(score: float, site: sr.FindingSite) -> sr.Measurement:
     """A score as a percentage. It has the site as a child, because OHIF fails on a group without a region otherwise."""
-    return Measurement(codes.DCM.ProbabilityOfCancer, 100 * score, codes.UCUM.Percent, finding_sites=[site])
+    return sr.Measurement(codes.DCM.ProbabilityOfCancer, 100 * score, codes.UCUM.Percent, finding_sites=[site])
