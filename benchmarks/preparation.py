@@ -15,10 +15,9 @@ from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.data.dicom.frames import FrameReader
 from mm3d.data.dicom.header import Header, read_header
-from mm3d.data.prepare.prepared import read_breasts, write_cohort
-from mm3d.data.prepare.run import prepare
+from mm3d.data.prepare.run import prepare_views
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Breast, Cohort, View
+from mm3d.data.records import View
 from mm3d.shared.workers import Task, Workers
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the tests write DICOM files; so do we
@@ -55,17 +54,16 @@ def measure() -> dict[str, float | str]:
         folder = Path(name)
         path = volume(folder / "volume.dcm")
         view = View("volume", "L", "CC", "DBT", (path,), None, upright=True)
-        cohort = Cohort("benchmark", (Breast("patient", "exam", "L", "negative", (view,)),))
         header = read_header(path)
         count = iter(range(100))
 
         def prepare_it() -> None:
-            prepare(cohort, folder / f"prepared{next(count)}", PrepareSettings(), CORES, lambda: None)
+            prepare_views([view], folder / f"prepared{next(count)}", PrepareSettings(), CORES)
 
         decoding, preparing = seconds_of_each(lambda: _decode_all(header), prepare_it, rounds=2)
         with _peak_memory() as peak:
             prepare_it()
-        return {"decoding": decoding, "preparing": preparing, "memory": peak[0], **_reading(folder, cohort)}
+        return {"decoding": decoding, "preparing": preparing, "memory": peak[0], **_reading(folder, view)}
 
 
 def volume(path: Path, side: str = "L", view: str = "CC", study: str | None = None) -> Path:
@@ -133,10 +131,8 @@ def _memory(process: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def _reading(folder: Path, cohort: Cohort) -> dict[str, float | str]:
-    keys, _ = prepare(cohort, folder / "reading", PrepareSettings(), CORES, lambda: None)
-    write_cohort(folder / "reading", cohort, keys, [])
-    ((_, (view,)),) = read_breasts(folder / "reading")
+def _reading(folder: Path, source: View) -> dict[str, float | str]:
+    (view,), _ = prepare_views([source], folder / "reading", PrepareSettings(), CORES)
     size = view.image().nbytes
     plain = folder / "plain.bin"
     plain.write_bytes(os.urandom(size))

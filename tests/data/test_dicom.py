@@ -22,7 +22,7 @@ from support.dicom_files import breast, compressed, dataset, item, mammogram, to
 from mm3d.data.datasets.folder import read_headers
 from mm3d.data.dicom.frames import FrameReader
 from mm3d.data.dicom.header import SLICES, Header, read_header
-from mm3d.data.dicom.window import LookupTable, Window, display_of
+from mm3d.data.dicom.window import LookupTable, Window, read_display
 from mm3d.shared.errors import InputError
 
 VOLUME = np.stack([breast(seed=i) + i for i in range(5)]).astype(np.uint16)
@@ -108,15 +108,15 @@ def test_slices_stored_as_ct_or_secondary_capture_are_recognised(tmp_path: Path)
     ct = dataset(VOLUME[0], SLICES[0], Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"], SliceLocation=7.5)
     capture = dataset(VOLUME[0], SLICES[1], InstanceNumber=3, SeriesDescription="L MLO Tomosynthesis")
     first, second = read_header(write(ct, tmp_path / "a.dcm")), read_header(write(capture, tmp_path / "b.dcm"))
-    assert (first.kind, first.along) == ("slice", 7.5)
-    assert (second.kind, second.along, second.laterality, second.position) == ("slice", 3.0, "L", "MLO")
+    assert (first.kind, first.slice_position) == ("slice", 7.5)
+    assert (second.kind, second.slice_position, second.laterality, second.position) == ("slice", 3.0, "L", "MLO")
 
 
 def test_single_slices_without_an_orientation_still_have_an_order(tmp_path: Path) -> None:
     for name, z in (("a", 9.0), ("b", 3.0)):
         ds = dataset(VOLUME[0], SLICES[0], Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"])
         ds.ImagePositionPatient = [5.0, 5.0, z]
-        assert read_header(write(ds, tmp_path / f"{name}.dcm")).along == z
+        assert read_header(write(ds, tmp_path / f"{name}.dcm")).slice_position == z
 
 
 # ---- side and view hide in many places -----------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def test_windows_by_the_formulas_of_the_standard() -> None:
 
 def test_the_first_of_several_windows_counts_and_a_table_only_without_one() -> None:
     ds = item(WindowCenter=["2047", "1000"], WindowWidth=["4096", "500"], VOILUTFunction="SIGMOID")
-    assert display_of(ds) == Window(2047, 4096, "SIGMOID")
+    assert read_display(ds) == Window(2047, 4096, "SIGMOID")
     table = item(LUTDescriptor=[3, 10, 8], LUTData=struct.pack("<3H", 0, 51, 204))
-    assert display_of(item(VOILUTSequence=[table])) == LookupTable(10, (0.0, 0.2, 0.8))
-    assert display_of(Dataset()) is None
+    assert read_display(item(VOILUTSequence=[table])) == LookupTable(10, (0.0, 0.2, 0.8))
+    assert read_display(Dataset()) is None
 
 
 # ---- what is refused, in a sentence --------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from mm3d.data.inputs import (
-    deepened,
-    deepened_slice,
     draw_slice,
+    find_repeated_slice,
     grey,
+    make_input,
     match_histogram,
     mean_histogram,
-    model_input,
+    repeat_slices,
     suspicion_projection,
 )
 from mm3d.data.records import Annotation
@@ -21,9 +21,9 @@ RANDOM = np.random.default_rng(0)
 
 def test_a_projection_has_the_brightest_pixel_of_every_place() -> None:
     pixels = RANDOM.integers(0, 65536, (5, 7, 6)).astype(np.uint16)
-    assert (model_input(pixels, "mip") == grey(pixels).max(axis=0)).all()
-    assert model_input(pixels, "mip").shape == (1, 7, 6)
-    assert (model_input(pixels, "volume") == grey(pixels)).all()
+    assert (make_input(pixels, "mip") == grey(pixels).max(axis=0)).all()
+    assert make_input(pixels, "mip").shape == (1, 7, 6)
+    assert (make_input(pixels, "volume") == grey(pixels)).all()
     assert grey(np.array([0, 65535], np.uint16)).tolist() == [0, 1]
 
 
@@ -44,14 +44,14 @@ def test_matched_projections_look_like_mammograms() -> None:
     order = np.argsort(image[inside])
     assert (np.diff(matched[inside][order]) >= 0).all()
     pixels = (image * 65535).astype(np.uint16)
-    assert np.median(np.abs(model_input(pixels, "hm", reference) - matched)) < 0.01
+    assert np.median(np.abs(make_input(pixels, "hm", reference) - matched)) < 0.01
 
 
 def test_hm_without_mammograms_is_said() -> None:
     with pytest.raises(InputError, match="no mammogram"):
         mean_histogram([np.zeros((1, 4, 4), np.float32)])
     with pytest.raises(InputError, match="needs the average histogram"):
-        model_input(np.ones((2, 3, 3), np.uint16), "hm")
+        make_input(np.ones((2, 3, 3), np.uint16), "hm")
 
 
 def test_every_place_is_taken_from_its_most_suspicious_slice() -> None:
@@ -81,6 +81,6 @@ def test_slices_are_drawn_within_the_reach_of_a_finding() -> None:
 @pytest.mark.parametrize(("own", "slices"), [(3, 4), (5, 8), (7, 16), (8, 8)])
 def test_repeated_slices_stand_where_they_were(own: int, slices: int) -> None:
     image = np.arange(own, dtype=np.float32)[:, None, None] * np.ones((own, 2, 2), np.float32)
-    deep = deepened(image, slices)
+    deep = repeat_slices(image, slices)
     assert len(deep) == slices
-    assert [deep[deepened_slice(s, own, slices), 0, 0] for s in range(own)] == list(range(own))
+    assert [deep[find_repeated_slice(s, own, slices), 0, 0] for s in range(own)] == list(range(own))

@@ -24,8 +24,8 @@ from mm3d.data.datasets import folder as folder_reader
 from mm3d.data.datasets.assemble import assemble
 from mm3d.data.datasets.folder import entries_of, files_in, read_headers
 from mm3d.data.prepare.prepared import read_breasts, write_cohort
-from mm3d.data.prepare.run import prepare, prepare_breasts
-from mm3d.data.prepare.view import WHITE, begin, fill
+from mm3d.data.prepare.run import prepare_breasts, prepare_views
+from mm3d.data.prepare.view import WHITE, begin_view, fill_view
 from mm3d.data.records import Annotation, Breast, Cohort
 
 
@@ -66,12 +66,12 @@ def test_a_folder_of_exams_is_prepared_and_what_failed_is_named(
     assert command(source, output) == 1  # a file failed, the rest is done
     printed = capsys.readouterr()
     breasts = read_breasts(output)
-    assert sorted((b.laterality, sorted(v.view.position for v in views)) for b, views in breasts) == [
+    assert sorted((b.breast.laterality, sorted(v.view.position for v in b.views)) for b in breasts) == [
         ("L", ["CC", "MLO"]),
         ("R", ["MLO"]),
     ]
-    for _, views in breasts:
-        for view in views:
+    for prepared in breasts:
+        for view in prepared.views:
             geometry = view.file.geometry
             assert view.image().shape == (geometry.slices, geometry.height, geometry.width)
             assert view.image().max() > WHITE // 3
@@ -95,11 +95,12 @@ def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
     finding = Annotation((40, 100, 60, 120), True, slice=6, first_slice=5, last_slice=7)
     view = view_of(path, annotations=(finding,))
     cohort = Cohort("one", (Breast("p", "e", "L", "malignant", (view,), "train", {"density": "C"}),))
-    keys, _ = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
-    write_cohort(tmp_path / "out", cohort, keys, [])
-    ((read, (there,)),) = read_breasts(tmp_path / "out")
-    assert read == cohort.breasts[0]
-    (moved,) = there.findings() or ()
+    (done,), _ = prepare_views([view], tmp_path / "out", SMALL, 1)
+    write_cohort(tmp_path / "out", cohort, {view.name: done.pixels.stem}, [])
+    (read,) = read_breasts(tmp_path / "out")
+    assert read.breast == cohort.breasts[0]
+    (there,) = read.views
+    (moved,) = there.annotations() or ()
     assert moved.slice is not None
     x1, y1, x2, y2 = (round(value) for value in moved.box)
     image = there.image() / WHITE
@@ -141,10 +142,10 @@ def test_a_header_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if entry.view.files[0].name == "broken.dcm":
             continue
         known = tuple(headers[path] for path in entry.view.files)
-        files, plan, filled = begin(entry.view, SMALL, tmp_path / "view.npy", None, known)
+        own, plan, filled = begin_view(entry.view, known, SMALL, tmp_path / "view.npy")
         if not filled:
-            fill(files, plan, tmp_path / "view.npy", range(plan.shape[0]))
-        assert files.headers[0].context.PatientName == "Canary^Anna"
+            fill_view(own, plan, tmp_path / "view.npy", range(plan.shape[0]))
+        assert own[0].context.PatientName == "Canary^Anna"
     assert set(parsed) == {"lcc.dcm", "lmlo.dcm", "rmlo.dcm", "cut.dcm", "broken.dcm", "report.pdf"}
     assert set(parsed.values()) == {1}
 
@@ -170,11 +171,11 @@ def test_other_settings_never_meet_old_files(tmp_path: Path) -> None:
     source, output = exams(tmp_path / "export"), tmp_path / "prepared"
     command(source, output)
     main(["prepare", "folder", str(source), "-o", str(output), "--width", "30", "--length", "60", "--jobs", "2"])
-    assert {view.file.geometry.width for _, views in read_breasts(output) for view in views} == {30}
+    assert {view.file.geometry.width for one in read_breasts(output) for view in one.views} == {30}
 
 
 def test_a_killed_run_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
-    cohort = folder_reader.read(exams(tmp_path / "export"))
+    views = list(folder_reader.read(exams(tmp_path / "export")).views())
     output = tmp_path / "prepared"
     calls = 0
 
@@ -185,12 +186,12 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(cohort, output, SMALL, 2, killed)
+        prepare_views(views, output, SMALL, 2, killed)
     left = contents(output / "views")
-    keys, failures = prepare(cohort, output, SMALL, 2, lambda: None)
-    assert len(keys) == 3
+    done, failures = prepare_views(views, output, SMALL, 2)
+    assert len(done) == 3
     assert len(failures) == 1
-    prepare(cohort, tmp_path / "alone", SMALL, 1, lambda: None)
+    prepare_views(views, tmp_path / "alone", SMALL, 1)
     whole = contents(tmp_path / "alone" / "views")
     assert left
     assert left.items() < whole.items()
@@ -254,21 +255,19 @@ def test_ctrl_c_ends_the_run_in_one_line(tmp_path: Path) -> None:
 def test_a_finding_beyond_the_last_slice_is_reported_and_not_moved(tmp_path: Path) -> None:
     path = write(tomosynthesis(volume()), tmp_path / "v.dcm")
     view = view_of(path, annotations=(Annotation((40, 100, 60, 120), True, slice=9),))
-    cohort = Cohort("one", (Breast("p", "e", "L", "malignant", (view,)),))
-    keys, (problem,) = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
-    assert not keys
-    assert "has 9 slices, and a finding is marked beyond them (slice 9" in problem.reason
+    done, (problem,) = prepare_views([view], tmp_path / "out", SMALL, 1)
+    assert not done
+    assert "has 9 slices, and an annotation is beyond them (slice 9" in problem.reason
 
 
 def test_annotations_that_do_not_fit_the_image_are_reported(tmp_path: Path) -> None:
     path = write(tomosynthesis(volume()), tmp_path / "v.dcm")
     outside = view_of(path, annotations=(Annotation((900, 100, 930, 120), True, slice=3),))
     flat = view_of(path, name="flat", modality="FFDM", upright=False)
-    cohort = Cohort("two", (Breast("p", "e", "L", "malignant", (outside, flat)),))
-    _, problems = prepare(cohort, tmp_path / "out", SMALL, 1, lambda: None)
+    _, problems = prepare_views([outside, flat], tmp_path / "out", SMALL, 1)
     reasons = {problem.subject: problem.reason for problem in problems}
     assert "is outside them" in reasons["view"]
-    assert "said to be a mammogram and has 9 slices" in reasons["flat"]
+    assert "has 9 slices and cannot be a mammogram" in reasons["flat"]
 
 
 def test_an_output_that_would_lose_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +275,7 @@ def test_an_output_that_would_lose_something_is_refused(tmp_path: Path, capsys: 
     command(source, output)
     before = (output / "cohort.json").read_bytes()
     assert command(exams(tmp_path / "another"), output) == 1
-    assert "holds the prepared views of export; give another folder" in capsys.readouterr().err
+    assert "was made with dataset = export, not another; give another folder" in capsys.readouterr().err
     assert (output / "cohort.json").read_bytes() == before
     image = (source / "exam" / "lcc.dcm").read_bytes()
     for inside in (source / "inside", source / "exam" / "lcc.dcm"):
@@ -319,7 +318,7 @@ def test_a_folder_of_mutated_files_is_prepared_or_reported_and_writes_nowhere_el
     after = [path for path in tmp_path.rglob("*") if path not in before]
     assert all(path == tmp_path / "prepared" or tmp_path / "prepared" in path.parents for path in after)
     problems = rows_of(tmp_path / "prepared" / "problems.csv")
-    done = sum(len(views) for _, views in read_breasts(tmp_path / "prepared"))
+    done = sum(len(prepared.views) for prepared in read_breasts(tmp_path / "prepared"))
     assert done + len(problems) == 60
     assert 5 < done < 55  # both ways out were taken
     assert all("Error)" not in row["reason"] or "damaged" in row["reason"] for row in problems)

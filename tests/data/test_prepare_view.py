@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,25 +9,26 @@ from support.dicom_files import breast, mammogram, tomosynthesis, tomosynthesis_
 from support.stored_views import SMALL, view_of, volume
 
 from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.prepare.prepared import ViewFile
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.prepare.view import WHITE, begin, fill
+from mm3d.data.prepare.view import WHITE, begin_view, fill_view
 from mm3d.data.records import Modality, View
 
 
-def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, Any]:
+def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, ViewFile]:
     """One view, in this process, as a worker would do it."""
     target = tmp_path / "prepared.npy"
-    files, plan, filled = begin(view, settings, target)
+    headers, plan, filled = begin_view(view, None, settings, target)
     if not filled:
-        fill(files, plan, target, range(plan.shape[0]))
-    return np.load(target) / WHITE, plan
+        fill_view(headers, plan, target, range(plan.shape[0]))
+    return np.load(target) / WHITE, plan.file
 
 
 def test_left_and_right_breasts_both_have_the_chest_wall_on_the_left(tmp_path: Path) -> None:
     left, _ = prepared(view_of(write(tomosynthesis(volume()), tmp_path / "l.dcm")), tmp_path)
     path = write(tomosynthesis(volume(side="R"), side="R"), tmp_path / "r.dcm")
-    right, plan = prepared(view_of(path, laterality="R"), tmp_path)
-    assert plan.geometry.mirrored
+    right, file = prepared(view_of(path, laterality="R"), tmp_path)
+    assert file.geometry.mirrored
     assert left.shape == right.shape
     assert left.shape[0] == 4
     assert left.shape[2] == 60
@@ -41,11 +41,11 @@ def test_a_left_view_that_lies_the_wrong_way_is_turned_by_180_degrees(tmp_path: 
     """8.5% of BCS-DBT. Boxes are drawn on the turned image; a detector trained without the turn learns from air."""
     frames = volume(bright=4)
     straight, _ = prepared(view_of(write(tomosynthesis(frames), tmp_path / "a.dcm")), tmp_path)
-    turned, plan = prepared(view_of(write(tomosynthesis(frames[:, ::-1, ::-1]), tmp_path / "b.dcm")), tmp_path)
-    assert plan.turned
+    turned, file = prepared(view_of(write(tomosynthesis(frames[:, ::-1, ::-1]), tmp_path / "b.dcm")), tmp_path)
+    assert file.turned
     assert np.array_equal(straight, turned)
-    x1, y1, x2, y2 = (round(value) for value in plan.geometry.box_to_model((40, 100, 60, 120)))
-    s = plan.geometry.slice_to_model(4)
+    x1, y1, x2, y2 = (round(value) for value in file.geometry.box_to_model((40, 100, 60, 120)))
+    s = file.geometry.slice_to_model(4)
     assert turned[s, y1:y2, x1:x2].mean() > 0.85
     assert turned[s - 2, y1:y2, x1:x2].mean() < 0.65
 
@@ -94,12 +94,12 @@ def test_percentiles_stand_in_where_there_is_no_window_or_it_is_raw(tmp_path: Pa
 
 def test_depth_is_pooled_by_maximum_and_short_volumes_are_kept(tmp_path: Path) -> None:
     frames = volume(slices=10, bright=7)
-    image, plan = prepared(view_of(write(tomosynthesis(frames), tmp_path / "v.dcm")), tmp_path)
-    x1, y1, x2, y2 = (round(value) for value in plan.geometry.box_to_model((44, 104, 56, 116)))
+    image, file = prepared(view_of(write(tomosynthesis(frames), tmp_path / "v.dcm")), tmp_path)
+    x1, y1, x2, y2 = (round(value) for value in file.geometry.box_to_model((44, 104, 56, 116)))
     lit = [s for s in range(4) if image[s, y1:y2, x1:x2].mean() > 0.9]
-    assert lit == [s for s in range(4) if 7 in plan.geometry.region(s)]
-    short, plan = prepared(view_of(write(tomosynthesis(volume(slices=3)), tmp_path / "s.dcm")), tmp_path)
-    assert len(short) == plan.geometry.stored_slices == 3
+    assert lit == [s for s in range(4) if 7 in file.geometry.region(s)]
+    short, file = prepared(view_of(write(tomosynthesis(volume(slices=3)), tmp_path / "s.dcm")), tmp_path)
+    assert len(short) == file.geometry.stored_slices == 3
 
 
 def test_slices_in_files_of_their_own_become_one_volume_by_position(tmp_path: Path) -> None:
@@ -131,21 +131,21 @@ def test_copies_are_the_stored_slices_as_they_are_shown(tmp_path: Path, kind: st
         ds = mammogram(1023 - stored[0], PhotometricInterpretation="MONOCHROME1", WindowCenter=1023 - 399)
     view = view_of(write(ds, tmp_path / "view.dcm"), modality=modality, upright=modality == "DBT")
     target, copies = tmp_path / "prepared.npy", tmp_path / "copies.npy"
-    files, plan, filled = begin(view, SMALL, target, copies)
+    headers, plan, filled = begin_view(view, None, SMALL, target, copies)
     if not filled:
         for s in range(plan.shape[0]):
-            fill(files, plan, target, range(s, s + 1), copies)
+            fill_view(headers, plan, target, range(s, s + 1), copies)
     shown = np.load(copies)
     assert shown.dtype == np.uint8
     assert np.abs(shown - expected).max() <= 1
-    assert plan.turned == (kind == "lying the wrong way")
+    assert plan.file.turned == (kind == "lying the wrong way")
 
 
 @pytest.mark.parametrize("name", ["ge-ffdm-rmlo-jpeg-lossless.dcm", "siemens-mg-lcc-overlay-out-of-bounds.dcm"])
 def test_real_mammograms_are_prepared(real_data: Path, tmp_path: Path, name: str) -> None:
     view = view_of(real_data / "dicom" / name, modality="FFDM", upright=False)
-    image, plan = prepared(view, tmp_path, PrepareSettings(width=220, length=440))
-    assert image.shape == plan.shape
+    image, file = prepared(view, tmp_path, PrepareSettings(width=220, length=440))
+    assert image.shape == (1, file.geometry.height, file.geometry.width)
     assert max(image.shape[1] / 440, image.shape[2] / 220) == 1
     assert 0.05 < image.mean() < 0.95
     if name.startswith("ge"):  # the other shows a part of a breast at a biopsy, from below

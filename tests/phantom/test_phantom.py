@@ -278,6 +278,6 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
     assert main(["prepare", "tables", str(trial), "-o", str(tmp_path / "prepared"), *sizes]) == 0
     assert "malignant findings" in capsys.readouterr().out
     breasts = read_breasts(tmp_path / "prepared")
-    assert [(breast.label, len(views)) for breast, views in breasts] == [("malignant", 4)] * 2
-    for _, views in breasts:
-        assert any(finding.malignant for view in views for finding in view.findings() or ())
+    assert [(prepared.breast.label, len(prepared.views)) for prepared in breasts] == [("malignant", 4)] * 2
+    for prepared in breasts:
+        assert any(annotation.malignant for view in prepared.views for annotation in view.annotations() or ())

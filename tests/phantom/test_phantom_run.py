@@ -218,13 +218,13 @@ def test_prepared_at_once_is_what_prepare_makes_of_the_dicom_files(tmp_path: Pat
     make(tmp_path / "at once", settings)
     by_dicom, at_once = read_breasts(tmp_path / "by way of dicom"), read_breasts(tmp_path / "at once")
     assert len(by_dicom) == len(at_once) == 4
-    for (breast, views), (same, others) in zip(by_dicom, at_once, strict=True):
-        assert dataclasses.replace(breast, views=same.views) == same
-        assert len(views) == 4
-        for view, other in zip(views, others, strict=True):
+    for one, same in zip(by_dicom, at_once, strict=True):
+        assert dataclasses.replace(one.breast, views=same.breast.views) == same.breast
+        assert len(one.views) == 4
+        for view, other in zip(one.views, same.views, strict=True):
             assert dataclasses.replace(view.view, files=other.view.files) == other.view
             assert view.file == other.file
-            assert view.findings() == other.findings()
+            assert view.annotations() == other.annotations()
             assert np.array_equal(view.image(), other.image())
 
 

@@ -1,12 +1,13 @@
-"""From prepared breasts to what the model takes: views chosen and paired, images read, padded and stacked."""
+"""From prepared breasts to what the model takes: views chosen, images read, padded and stacked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from mm3d.data.inputs import Histogram, Image, InputName, grey, mean_histogram, modality_of, model_input
+from mm3d.data.inputs import Histogram, Image, InputName, grey, make_input, mean_histogram, modality_of
 from mm3d.data.prepare.prepared import PreparedBreast as PreparedBreast
 from mm3d.data.prepare.prepared import PreparedView, read_breasts
 from mm3d.data.prepare.prepared import ViewPair as ViewPair
@@ -14,51 +15,57 @@ from mm3d.data.records import Modality
 from mm3d.model.detector import VIEWS, Breasts
 from mm3d.shared.errors import InputError
 
-ImagePair = tuple[Image | None, Image | None]
+ImagePair = tuple[Image | None, Image | None]  # CC, MLO
 
 
 def prepared_breasts(folder: Path, split: str | None, modality: Modality) -> list[PreparedBreast]:
-    """The breasts of a prepared folder that have views of the modality; of one split, or of all."""
-    everything = read_breasts(folder)
-    if split is not None and not any(breast.split == split for breast, _ in everything):
-        known = ", ".join(sorted({breast.split for breast, _ in everything} - {""})) or "it has no splits"
+    """Choose breasts of a prepared folder.
+
+    Parameters
+    ----------
+    folder : a prepared folder.
+    split : train, validation or test; None takes all breasts.
+    modality : DBT or FFDM.
+
+    Returns
+    -------
+    The breasts that have views of the modality, with these views only.
+    """
+    breasts = read_breasts(folder)
+    splits = {prepared.breast.split for prepared in breasts}
+    if split is not None and split not in splits:
+        known = ", ".join(sorted(splits - {""})) or "it has no splits"
         raise InputError(f"{folder} has no breast of the split {split!r}; known: {known}.")
-    breasts = []
-    for breast, views in everything:
-        chosen = tuple(view for view in views if view.view.modality == modality)
-        if chosen and split in (None, breast.split):
-            breasts.append(PreparedBreast(breast, chosen))
-    if not breasts:
+    chosen = []
+    for prepared in breasts:
+        views = tuple(view for view in prepared.views if view.view.modality == modality)
+        if views and split in (None, prepared.breast.split):
+            chosen.append(replace(prepared, views=views))
+    if not chosen:
         other = "ffdm" if modality == "DBT" else "volume"
         raise InputError(f"{folder} has no {modality} view; choose another folder, or an input such as {other}.")
-    return breasts
+    return chosen
 
 
 def read_image(view: PreparedView, name: InputName, histogram: Histogram | None = None) -> Image:
     """The image of an input, (S, H, W)."""
-    return model_input(pixels_of(view), name, histogram)
+    return make_input(view.image(), name, histogram)
 
 
 def pixels_of(view: PreparedView) -> np.ndarray:
-    """A prepared view's pixels, memory-mapped; they were there when the folder was read, and may be gone since."""
-    try:
-        return view.image()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{view.pixels} is missing or damaged ({error}); make it again with 'mm3d prepare' or 'mm3d phantom'."
-        ) from error
+    return view.image()
 
 
 def training_histogram(folder: Path, split: str | None) -> Histogram:
-    """The average histogram of a folder's mammograms, for input hm: of the split, or of all without splits."""
-    if not any(breast.split for breast, _ in read_breasts(folder)):
+    """The average histogram of a folder's mammograms, for input hm: of the split, or of all if there are no splits."""
+    if not any(prepared.breast.split for prepared in read_breasts(folder)):
         split = None
     breasts = prepared_breasts(folder, split, modality_of("ffdm"))
-    return mean_histogram(grey(pixels_of(view)) for breast in breasts for view in breast.views)
+    return mean_histogram(grey(view.image()) for breast in breasts for view in breast.views)
 
 
 def stack(pairs: Sequence[ImagePair]) -> Breasts:
-    """Images of B breasts, all with one number of slices, padded with air to one size."""
+    """Put the images of B breasts, which all have one number of slices, into one batch, padded with air to one size."""
     shapes = [image.shape for pair in pairs for image in pair if image is not None]
     if len({shape[0] for shape in shapes}) != 1:
         raise InputError(f"A batch has images of one slice count, not of {sorted({shape[0] for shape in shapes})}.")

@@ -1,13 +1,13 @@
 """What the model is given of a view: the `input` axis.
 
     volume  all slices of a tomosynthesis volume
-    slices  one slice at a time; a training draws one (Buda et al.), inference takes all and joins what they find
+    slices  one slice at a time; a training draws one (Buda et al.), prediction takes all and joins their findings
     mip     maximum intensity projection of the volume
-    hm      that, with its histogram matched to the average one of mammograms
-    msp     maximum suspicion projection: each place from the slice on which a detector of slices suspects most there
+    hm      mip with its histogram matched to the average one of mammograms
+    msp     maximum suspicion projection: each pixel is taken from the slice where a detector of slices suspects most
     ffdm    the mammogram
 
-All but volume have one slice. Images are (S, H, W) float32, grey values from 0 to 1, air 0.
+All inputs but volume have one slice. Images are (S, H, W) float32, grey values from 0 to 1, air 0.
 """
 
 import math
@@ -25,16 +25,16 @@ Image = NDArray[np.float32]
 Histogram = tuple[float, ...]  # shares of grey values in bins of equal width from 0 to 1; air does not count
 
 BINS = 256  # of a stored histogram
-FINE_BINS = 4096  # of an image's own
+FINE_BINS = 4096  # of an image's own histogram
 
 
 def modality_of(name: InputName) -> Modality:
-    """Which views an input is made from."""
+    """The kind of view that an input is made from."""
     return "FFDM" if name == "ffdm" else "DBT"
 
 
-def has_depth(name: InputName) -> bool:
-    """Whether a slice can be told of what is found."""
+def has_slices(name: InputName) -> bool:
+    """Whether a finding of this input has a slice."""
     return name in ("volume", "slices")
 
 
@@ -43,10 +43,10 @@ def grey(pixels: NDArray[np.uint16]) -> Image:
     return pixels.astype(np.float32) / np.float32(65535)
 
 
-def model_input(pixels: NDArray[np.uint16], name: InputName, histogram: Histogram | None = None) -> Image:
-    """The image of an input, from a prepared view's pixels (S, H, W); for slices and volume all of them.
+def make_input(pixels: NDArray[np.uint16], name: InputName, histogram: Histogram | None = None) -> Image:
+    """Make the image of an input from the pixels (S, H, W) of a prepared view; inputs slices and volume keep all S.
 
-    msp needs a detector; its projections are made beforehand, by mm3d.predict.suspicion, and are mammograms here.
+    Projections for msp need a detector. mm3d.predict.suspicion makes them beforehand, and here they are mammograms.
     """
     if name in ("mip", "hm"):
         projection = grey(np.max(pixels, axis=0, keepdims=True))
@@ -59,26 +59,26 @@ def model_input(pixels: NDArray[np.uint16], name: InputName, histogram: Histogra
 
 
 def mean_histogram(images: Iterable[Image]) -> Histogram:
-    """The average histogram of mammograms, each counting the same; pixels of air (0) do not count."""
+    """The average histogram of mammograms, which all count the same; pixels of air (0) do not count."""
     shares = []
     for image in images:
         counts = np.histogram(image[image > 0], BINS, (0.0, 1.0))[0]
         if counts.sum():
             shares.append(counts / counts.sum())
     if not shares:
-        raise InputError("There is no mammogram to take the average histogram of; input hm needs some.")
+        raise InputError("Input hm needs the average histogram of mammograms, and there is no mammogram; add some.")
     return tuple(np.mean(shares, axis=0).tolist())
 
 
 def match_histogram(image: Image, histogram: Histogram) -> Image:
-    """Change grey values, keeping their order, so that they are distributed as `histogram` says. Air stays air."""
+    """Change grey values so that they are distributed like `histogram`. Their order is kept, and air stays air."""
     inside = image > 0
     if not inside.any():
         return image
     own = np.cumsum(np.histogram(image[inside], FINE_BINS, (0.0, 1.0))[0])
     rank = np.interp(image[inside], np.arange(FINE_BINS + 1) / FINE_BINS, np.append(0, own) / own[-1])
     edges = np.arange(len(histogram) + 1) / len(histogram)
-    # A trace of slope: over empty bins the ranks stand still, and what stands still has no inverse.
+    # Ranks are constant over empty bins, and a constant has no inverse. A small slope gives it one.
     wanted = np.append(0.0, np.cumsum(histogram)) + 1e-9 * edges
     matched = np.zeros_like(image)
     matched[inside] = np.interp(rank, wanted / wanted[-1], edges)
@@ -86,9 +86,9 @@ def match_histogram(image: Image, histogram: Histogram) -> Image:
 
 
 def suspicion_projection(volume: NDArray[np.uint16], suspicion: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Each place's pixel from the slice where `suspicion` (S, H, W) is highest there; (1, H, W).
+    """Take each pixel from the slice where `suspicion` (S, H, W) is highest, or from the middle slice if it is 0.
 
-    Where nothing is suspected at all, from the middle slice.
+    Returns (1, H, W).
     """
     chosen = suspicion.argmax(axis=0)
     chosen[suspicion.max(axis=0) <= 0] = len(volume) // 2
@@ -96,34 +96,38 @@ def suspicion_projection(volume: NDArray[np.uint16], suspicion: NDArray[np.float
 
 
 def draw_slice(
-    findings: tuple[Annotation, ...], slices: int, random: np.random.Generator
+    annotations: tuple[Annotation, ...], slice_count: int, random: np.random.Generator
 ) -> tuple[int, tuple[Annotation, ...]]:
-    """Buda's sampling: the stored slice of a volume to train on, and the findings that are on it.
+    """Draw the stored slice of a volume to train on, by Buda's rule. Returns it and the annotations that are on it.
 
-    With findings, one is drawn, and a slice within its reach, which is int(sqrt((W + H) / 2)) slices either side of its
-    own (box in stored pixels); every finding within whose reach that slice lies is on it. Otherwise any slice.
+    An annotation is drawn, and then one of the slices on which it counts as visible (`visible_range`). Without any
+    annotation, all slices are as likely.
     """
-    marked = tuple(finding for finding in findings if finding.slice is not None)
-    if not marked:
-        return int(random.integers(slices)), ()
-    drawn = marked[random.integers(len(marked))]
-    assert drawn.slice is not None
-    low, high = max(0, drawn.slice - reach(drawn.box)), min(slices - 1, drawn.slice + reach(drawn.box))
-    z = int(random.integers(low, high + 1))
-    return z, tuple(f for f in marked if f.slice is not None and abs(f.slice - z) <= reach(f.box))
+    ranges = [(a, visible_range(a.box, a.slice, slice_count)) for a in annotations if a.slice is not None]
+    if not ranges:
+        return int(random.integers(slice_count)), ()
+    visible = ranges[random.integers(len(ranges))][1]
+    z = int(random.integers(visible.start, visible.stop))
+    return z, tuple(annotation for annotation, visible in ranges if z in visible)
 
 
-def reach(box: tuple[float, ...]) -> int:
-    """Slices either side on which a box (stored pixels) counts as there, by Buda's rule."""
+def visible_range(box: tuple[float, ...], z: int, slice_count: int) -> range:
+    """The stored slices on which a box (stored pixels) around slice z counts as visible, by Buda's rule: its own, and
+    int(sqrt((W + H) / 2)) on either side."""
     x1, y1, x2, y2 = box
-    return int(math.sqrt((x2 - x1 + y2 - y1) / 2))
+    reach = int(math.sqrt((x2 - x1 + y2 - y1) / 2))
+    return range(max(0, z - reach), min(slice_count, z + reach + 1))
 
 
-def deepened(image: Image, slices: int) -> Image:
-    """(s, H, W) to (slices, H, W) by repeating slices evenly: the views of a breast need one slice count."""
-    return image if len(image) == slices else image[np.arange(slices) * len(image) // slices]
+def repeat_slices(image: Image, slice_count: int) -> Image:
+    """(s, H, W) to (slice_count, H, W) by repeating slices evenly: the views of a breast need one slice count."""
+    return image if len(image) == slice_count else image[np.arange(slice_count) * len(image) // slice_count]
 
 
-def deepened_slice(s: int, own: int, slices: int) -> int:
-    """Where slice s of `own` is after `deepened`: the middle of its copies."""
-    return (2 * s + 1) * slices // (2 * own)
+def find_repeated_slice(s: int, own: int, slice_count: int) -> int:
+    """Where slice s of `own` slices is after `repeat_slices`: the middle of its copies."""
+    return (2 * s + 1) * slice_count // (2 * own)
+
+
+# Until the room train uses the names above.
+deepened, deepened_slice = repeat_slices, find_repeated_slice

@@ -88,8 +88,9 @@ def read_truth(folder: Path) -> Truth:
 
 def _read_prepared(folder: Path) -> Truth:
     breasts = []
-    for breast, prepared in read_breasts(folder):
-        vendors = sorted({view.file.vendor for view in prepared} - {""})
+    for prepared in read_breasts(folder):
+        breast = prepared.breast
+        vendors = sorted({view.file.vendor for view in prepared.views} - {""})
         vendor = {"vendor": " and ".join(vendors)} if vendors else {}
         views = tuple(
             TruthView(
@@ -101,7 +102,7 @@ def _read_prepared(folder: Path) -> Truth:
                 pixel_spacing=view.file.pixel_spacing,
                 slice_spacing=view.file.slice_spacing,
             )
-            for key, view in zip(keys_of(breast), prepared, strict=True)
+            for key, view in zip(keys_of(breast), prepared.views, strict=True)
         )
         breasts.append(
             TruthBreast(

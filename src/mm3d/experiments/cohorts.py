@@ -150,11 +150,11 @@ def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: 
     breasts = read_breasts(source)
     keys: dict[str, str] = {}
     with show_progress(console, "pooling", len(breasts)) as advance:
-        for _, views in breasts:
-            for view in views:
+        for prepared in breasts:
+            for view in prepared.views:
                 keys[view.view.name] = _pool_view(view, target, settings)
             advance()
-    cohort = Cohort(target.name, tuple(breast for breast, _ in breasts), notes=tuple(read_notes(source)))
+    cohort = Cohort(target.name, tuple(prepared.breast for prepared in breasts), notes=tuple(read_notes(source)))
     write_cohort(target, cohort, keys, [])
 
 

@@ -16,14 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from mm3d.data.datasets import tables
-from mm3d.data.prepare.prepared import finish_view, is_prepared, key_of, write_cohort
+from mm3d.data.dicom.header import StoredImage
+from mm3d.data.prepare.prepared import is_prepared, key_of, write_cohort
+from mm3d.data.prepare.run import prepare_array
 from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.prepare.source import ArraySlices, Image
-from mm3d.data.prepare.view import fill_slices, plan_view, view_file
 from mm3d.data.records import Breast, Cohort
 from mm3d.data.summary import summarise
 from mm3d.phantom.dicom import display_window, write_view
@@ -32,7 +31,7 @@ from mm3d.phantom.trial import Trial, render_breast
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import partial_path, remove_partial, replacing
+from mm3d.shared.files import remove_partial, replacing
 from mm3d.shared.folders import check_folder
 from mm3d.shared.workers import Task, Workers, worker_count
 
@@ -172,30 +171,18 @@ def _make_breast(render: Render, trial: Trial, index: int, folder: Path, setting
 
 def _write_prepared(image: SyntheticView, settings: PrepareSettings, folder: Path, key: str) -> None:
     """Write what `mm3d prepare` makes of the view's DICOM file, without that file."""
-    S, H, W = image.pixels.shape
-    stored = Image(
+    _, H, W = image.pixels.shape
+    stored = StoredImage(
         name=image.view.name,
-        slices=S,
         rows=H,
         columns=W,
+        bits_stored=image.bits,
         display=display_window(image.bits),
         pixel_spacing=image.pixel_spacing,
         slice_spacing=image.slice_spacing,
         vendor=image.system.manufacturer,
-        limit=2**image.bits - 1,
     )
-    slices = ArraySlices(image.pixels)
-    plan = plan_view(image.view, stored, slices, settings)
-    prepared = np.empty(plan.shape, dtype=np.uint16)
-    fill_slices(plan, slices, prepared, range(len(prepared)))
-    (folder / "views").mkdir(exist_ok=True)
-    partial = partial_path(folder / "views" / f"{key}.npy")
-    try:
-        with partial.open("wb") as file:
-            np.save(file, prepared, allow_pickle=False)
-        finish_view(folder, key, partial, view_file(plan, settings))
-    finally:
-        partial.unlink(missing_ok=True)
+    prepare_array(image.view, stored, image.pixels, settings, folder, key)
 
 
 def _record_path(folder: Path, index: int) -> Path:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mm3d.data.batches import ImagePair, read_image, stack
 from mm3d.data.datasets.keys import keys_of
-from mm3d.data.inputs import Histogram, InputName, deepened, has_depth, reach
+from mm3d.data.inputs import Histogram, InputName, has_slices, repeat_slices, visible_range
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
 from mm3d.model.detector import Breasts, Detector
@@ -146,7 +146,7 @@ def _read_images(pair: ViewPair, name: InputName, histogram: Histogram | None) -
     """What the model is given of CC and MLO, both with the same number of slices."""
     cc, mlo = (None if view is None else read_image(view, _choose_input(view, name), histogram) for view in pair)
     S = max(len(image) for image in (cc, mlo) if image is not None)
-    return None if cc is None else deepened(cc, S), None if mlo is None else deepened(mlo, S)
+    return None if cc is None else repeat_slices(cc, S), None if mlo is None else repeat_slices(mlo, S)
 
 
 def _slice_batches(images: ImagePair, S: int) -> Iterator[Breasts]:
@@ -168,8 +168,8 @@ def _run(model: Detector, breasts: Breasts) -> dict[str, Tensor]:
 def _find_slices(
     view: PreparedView, name: InputName, S: int, output: dict[str, Tensor], v: int
 ) -> tuple[IntArray | None, FloatArray | None]:
-    """Slice and slice weights of each proposal of a view, in the prepared view's own slices (see `deepened`)."""
-    if not has_depth(name):
+    """Slice and slice weights of each proposal of a view, in the prepared view's own slices (see `repeat_slices`)."""
+    if not has_slices(name):
         return None, None
     own = view.file.geometry.slices
     back = np.arange(S) * own // S
@@ -207,9 +207,8 @@ def _unite_slices(boxes: FloatArray, scores: FloatArray, slices: IntArray, geome
     thick = []
     for (x1, y1, x2, y2), s in zip(boxes.tolist(), slices.tolist(), strict=True):
         left, top, right, bottom = geometry.box_to_stored((x1, y1, x2, y2))
-        z, either_side = geometry.slice_to_stored(s), reach((left, top, right, bottom))
-        first, last = max(0, z - either_side), min(geometry.stored_slices - 1, z + either_side)
-        thick.append((left, top, first, right, bottom, last + 1))
+        visible = visible_range((left, top, right, bottom), geometry.slice_to_stored(s), geometry.stored_slices)
+        thick.append((left, top, visible.start, right, bottom, visible.stop))
     united, best = unite(np.array(thick, dtype=float).reshape(-1, 6), scores)
     return tuple(
         Finding((x1, y1, x2, y2), score, (z1 + z2 - 1) / 2, z2 - z1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.batches import PreparedBreast, pixels_of
+from mm3d.data.batches import PreparedBreast
 from mm3d.data.inputs import suspicion_projection
 from mm3d.model.detector import Detector
 from mm3d.predict.detect import ViewProposals, find_proposals
@@ -50,7 +50,7 @@ def project(
 def _project_breast(model: Detector, breast: PreparedBreast, files: dict[str, Path]) -> None:
     proposals = find_proposals(model, breast, "slices", None)
     for view in breast.views:
-        volume = pixels_of(view)
+        volume = view.image()
         projection = suspicion_projection(volume, suspicion_map(proposals[view.view.name], volume.shape))
         with replacing(files[view.view.name]) as partial, partial.open("wb") as file:
             np.save(file, projection, allow_pickle=False)

@@ -94,7 +94,15 @@ def _identity(header: Header) -> tuple[object, ...]:
     """What only copies share. Not the instance's number alone: careless anonymisers give one number to all files."""
     if not header.instance:
         return (header.path,)
-    view = (header.laterality, header.position, header.kind, header.frames, header.rows, header.columns, header.along)
+    view = (
+        header.laterality,
+        header.position,
+        header.kind,
+        header.frames,
+        header.rows,
+        header.columns,
+        header.slice_position,
+    )
     return (header.instance, header.study, header.series, header.for_processing, *view)
 
 

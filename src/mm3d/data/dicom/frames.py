@@ -1,6 +1,7 @@
-"""Pixels of one frame at a time: a volume is never in memory as a whole."""
+"""Pixels, one frame at a time: a volume is never in memory as a whole."""
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,10 @@ from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
-from mm3d.data.dicom.header import COMPRESSED, ENCAPSULATED, NATIVE, Header
+from mm3d.data.dicom.header import COMPRESSED, ENCAPSULATED, NATIVE, Header, slices_of
 from mm3d.shared.errors import InputError
 
-# Which decoder of pydicom's takes which compression; the fastest that was measured first.
+# The plugin of pydicom that decodes each compression fastest.
 PLUGINS = {
     "RLE": "pydicom",
     "JPEG baseline": "pillow",
@@ -44,7 +45,7 @@ class FrameReader:
             return _decode(self.header, self._encoded(number))
         except InputError:
             raise
-        except Exception as error:  # decoders fail in any way they like; which, is of no use to the user
+        except Exception as error:  # any exception means a damaged frame
             raise InputError(
                 f"{self.header.path}: frame {number + 1} of {self.header.frames} cannot be decoded; "
                 "the file is damaged: copy or export it again."
@@ -67,6 +68,40 @@ class FrameReader:
             raise InputError(f"{header.path} says it is compressed and is not; export it again.")
         self.file.seek(header.pixel_start)
         return get_frame(self.file, number, number_of_frames=header.frames, extended_offsets=header.frame_offsets)
+
+
+class SliceReader:
+    """The slices of a view in its files, in order, bright where there is tissue. Use it with `with`.
+
+    One file is open at a time, because a volume may come in hundreds. The last slice is kept.
+    """
+
+    def __init__(self, headers: Sequence[Header]) -> None:
+        self.headers, self.slices = headers, slices_of(headers)
+        self.open: FrameReader | None = None
+        self.last: tuple[int, NDArray[np.integer]] | None = None
+
+    def __enter__(self) -> "SliceReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.open is not None:
+            self.open.file.close()
+
+    def read(self, z: int) -> NDArray[np.integer]:
+        """Slice z, (rows, columns)."""
+        if self.last is not None and self.last[0] == z:
+            return self.last[1]
+        file, number = self.slices[z]
+        header = self.headers[file]
+        if self.open is None or self.open.header is not header:
+            self.__exit__()
+            self.open = FrameReader(header)
+        frame = self.open.read(number)
+        if header.inverted:  # in 32 bits, because 16 are too few for the full range of signed values
+            frame = header.largest_value - frame.astype(np.int32)
+        self.last = (z, frame)
+        return frame
 
 
 def _decode(header: Header, encoded: bytes) -> NDArray[np.integer]:

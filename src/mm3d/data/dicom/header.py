@@ -1,30 +1,31 @@
-"""What a DICOM file says of itself: which view of which breast, how its frames lie, whether it can be read at all.
+"""What a DICOM file says of itself: which view of which breast it shows, and how its pixels are stored.
 
-Nothing here is believed: sizes are checked against limits and against the file before anything is decoded.
+A header may be wrong. Sizes are checked against limits and against the file before anything is decoded.
 """
 
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import pydicom
+from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from mm3d.data.dicom.window import LookupTable, Window, display_of
+from mm3d.data.dicom.window import Display, first_value, read_display
 from mm3d.data.records import Laterality, Position
 from mm3d.shared.errors import InputError
 
 TOMOSYNTHESIS = "1.2.840.10008.5.1.4.1.1.13.1.3"
 MAMMOGRAPHY = ("1.2.840.10008.5.1.4.1.1.1.2", "1.2.840.10008.5.1.4.1.1.1.2.1")  # for presentation, for processing
-# A tomosynthesis slice may also come as a CT or a Secondary Capture object of its own.
-SLICES = ("1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.7")
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+# A tomosynthesis slice may also come as a CT or a Secondary Capture object of its own.
+SLICES = ("1.2.840.10008.5.1.4.1.1.2", SECONDARY_CAPTURE)
 
 NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
 COMPRESSED = {
@@ -41,18 +42,19 @@ COMPRESSED = {
     "1.2.840.10008.1.2.4.203": "HTJ2K",
 }
 JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
+ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
 
-# Larger than any detector or volume there is; more is an error or an attack.
+# No detector and no volume is larger. A file that claims more is damaged or an attack.
 MAX_SIDE, MAX_FRAMES = 10_000, 1_000
-MAX_RATIO = 3_000  # pixels' bytes per byte of file; real volumes stay below 300
+MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay below 300
 
 VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
-# Of an intervention: through a stereotactic device, or of tissue that was taken out (SCT, and SRT in older files).
-INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
-SPECIMEN_CODES = ("127457009", "G-8310")
 VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
-ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
-# What reports copy from the images, or name them by: `Header.context` has those that the file has.
+TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
+# Images of an intervention: taken with a stereotactic device, or of tissue that was removed.
+INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
+SPECIMEN_CODES = ("127457009", "G-8310")  # SCT, and SRT in older files
+# What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
     *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
     *("PatientName", "PatientID", "IssuerOfPatientID", "IssuerOfPatientIDQualifiersSequence"),
@@ -62,54 +64,70 @@ CONTEXT = (
     *("ProcedureCodeSequence", "AccessionNumber", "IssuerOfAccessionNumberSequence", "ReferringPhysicianName"),
     *("ContentDate", "ContentTime", "PatientOrientation", "ImageOrientationPatient"),
 )
-TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
 
 
 class OtherKindError(InputError):
-    """The file is no mammography; nothing is wrong with it."""
+    """The file is not mammography. Nothing is wrong with it."""
 
 
 class UnusableFileError(InputError):
-    """The file cannot be used; `dataset` is what its header still says."""
+    """The file cannot be used. `dataset` is what its header still says."""
 
     def __init__(self, message: str, dataset: Dataset) -> None:
         super().__init__(message)
         self.dataset = dataset
 
 
-@dataclass(frozen=True)
-class Header:
+@dataclass(frozen=True, kw_only=True)
+class StoredImage:
+    """How the pixels of a view are stored. All slices of a view have this in common."""
+
+    name: str  # for messages: the path of the file, or of the first one
+    rows: int
+    columns: int
+    bits_stored: int
+    signed: bool = False
+    inverted: bool = False  # MONOCHROME1: large values are dark
+    slope: float = 1.0
+    intercept: float = 0.0
+    display: Display | None
+    for_processing: bool = False
+    pixel_spacing: float | None  # mm
+    slice_spacing: float | None  # mm
+    vendor: str
+
+    @property
+    def largest_value(self) -> int:
+        """The largest value that can be stored; inverted values are subtracted from it."""
+        return (2 ** (self.bits_stored - 1) if self.signed else 2**self.bits_stored) - 1
+
+    def display_values(self, slice_: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The values of a slice that is bright where there is tissue, as `display` takes them: as stored, rescaled."""
+        values = slice_.astype(np.float32)
+        return (self.largest_value - values if self.inverted else values) * self.slope + self.intercept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header(StoredImage):
     """One DICOM file that holds a mammogram, a tomosynthesis volume or a slice of one."""
 
     path: Path
     kind: Literal["volume", "mammogram", "slice"]
-    rows: int
-    columns: int
-    frame_order: tuple[int, ...]  # frames of the file in the order of their positions
-    transfer_syntax: str
-    bits_allocated: int
-    bits_stored: int
-    signed: bool
-    inverted: bool  # MONOCHROME1: large values are dark
-    slope: float
-    intercept: float
-    display: Window | LookupTable | None
     laterality: Laterality | None
     position: Position | None
-    for_processing: bool
-    intervention: bool  # a stereotactic image or a specimen: whatever view it claims, no detector was made for it
-    pixel_spacing: float | None  # mm
-    slice_spacing: float | None  # mm
-    vendor: str
-    patient: str  # a code for the patient, from which nobody reads who it is
+    intervention: bool  # a stereotactic image or a specimen: no detector was made for it, whatever view it claims
+    patient: str  # a code for the patient that does not tell who it is
     study: str
     series: str
     instance: str  # SOPInstanceUID, the same in every copy of the file
-    along: float  # place among the slices of a series
+    slice_position: float  # of a slice: where it lies in its series
+    frame_order: tuple[int, ...]  # frames of the file in the order of their positions
+    transfer_syntax: str
+    bits_allocated: int
     pixel_start: int  # where the value of the pixel data begins in the file
     pixel_length: int  # its length in bytes; ENCAPSULATED if it is compressed
-    frame_offsets: tuple[bytes, bytes] | None = field(repr=False)  # the extended offset table, where there is one
-    context: Dataset = field(repr=False, compare=False)  # patient, study and orientation, for reports; see CONTEXT
+    frame_offsets: tuple[bytes, bytes] | None = field(repr=False)  # the extended offset table, if there is one
+    context: Dataset = field(repr=False, compare=False)  # patient, study and orientation, for reports: see CONTEXT
 
     @property
     def frames(self) -> int:
@@ -121,11 +139,32 @@ def slices_of(headers: Sequence[Header]) -> tuple[tuple[int, int], ...]:
     return tuple((file, number) for file, header in enumerate(headers) for number in header.frame_order)
 
 
+def sort_headers(headers: Sequence[Header]) -> tuple[Header, ...]:
+    """The headers of a view's files in the order of their slices. Files that do not fit together are refused."""
+    if len(headers) > 1 and any(header.frames != 1 for header in headers):
+        path = next(header.path for header in headers if header.frames != 1)
+        raise InputError(f"{path} has several slices and is one of several files of a view; leave it out.")
+    headers = sorted(headers, key=lambda header: header.slice_position)
+    for header in headers:
+        if (header.rows, header.columns) != (headers[0].rows, headers[0].columns):
+            raise InputError(f"{header.path} has another size than the other slices of its view; leave it out.")
+    return tuple(headers)
+
+
 def read_header(path: Path) -> Header:
-    """Read and check a header. Every file that cannot be used is refused with one sentence that names it."""
+    """Read and check a header.
+
+    Parameters
+    ----------
+    path : a DICOM file.
+
+    Returns
+    -------
+    The header. A file that cannot be used is refused with an InputError, whose one sentence names the file.
+    """
     dataset, end = _read(path, None)
     try:
-        return _header(path, dataset, end)
+        return _make_header(path, dataset, end)
     except OtherKindError:
         raise
     except InputError as error:
@@ -149,7 +188,7 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
             dataset = pydicom.dcmread(file, stop_before_pixels=True, defer_size=1_000_000, specific_tags=names)
             return dataset, file.tell()
     except InvalidDicomError as error:
-        if path.suffix.lower() == ".dcm":  # what is named so was an image once
+        if path.suffix.lower() == ".dcm":  # a file of this name was an image once
             what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
             raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
@@ -157,7 +196,7 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
         raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
 
 
-def _header(path: Path, dataset: Dataset, end: int) -> Header:
+def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
     kind = _kind(path, dataset)
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
@@ -168,36 +207,37 @@ def _header(path: Path, dataset: Dataset, end: int) -> Header:
         raise InputError(f"{path} has {allocated} bits per pixel; export it with 8 or 16.")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
         raise InputError(f"{path} is a colour image; export the grey image.")
-    pixel_start, pixel_length = _pixel_data(path, end, implicit=bool(dataset.original_encoding[0]))
+    pixel_start, pixel_length = _find_pixels(path, end, implicit=bool(dataset.original_encoding[0]))
     offsets = None
     if "ExtendedOffsetTable" in dataset:
         offsets = (dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths)
     return Header(
-        path=path,
-        kind=kind,
+        name=str(path),
         rows=rows,
         columns=columns,
-        frame_order=_order(positions),
-        transfer_syntax=syntax,
-        bits_allocated=allocated,
         bits_stored=int(dataset.BitsStored),
         signed=int(dataset.get("PixelRepresentation", 0)) == 1,
         inverted=str(dataset.get("PhotometricInterpretation", "")).strip() == "MONOCHROME1",
         slope=float(dataset.get("RescaleSlope", 1) or 1),
         intercept=float(dataset.get("RescaleIntercept", 0) or 0),
-        display=display_of(functional_group(dataset, "FrameVOILUTSequence")) or display_of(dataset),
+        display=read_display(functional_group(dataset, "FrameVOILUTSequence")) or read_display(dataset),
+        for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
+        pixel_spacing=_millimetres(dataset, "PixelSpacing", "ImagerPixelSpacing"),
+        slice_spacing=_millimetres(dataset, "SliceThickness"),
+        vendor=str(dataset.get("Manufacturer", "")).strip(),
+        path=path,
+        kind=kind,
         laterality=laterality,
         position=position,
-        for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
         intervention=_is_intervention(dataset),
-        pixel_spacing=_spacing(dataset),
-        slice_spacing=_slice_spacing(dataset),
-        vendor=str(dataset.get("Manufacturer", "")).strip(),
         patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
         instance=str(dataset.get("SOPInstanceUID", "")),
-        along=positions[0] if kind == "slice" and frames else 0.0,
+        slice_position=positions[0] if kind == "slice" else 0.0,
+        frame_order=_order(positions),
+        transfer_syntax=syntax,
+        bits_allocated=allocated,
         pixel_start=pixel_start,
         pixel_length=pixel_length,
         frame_offsets=offsets,
@@ -205,43 +245,11 @@ def _header(path: Path, dataset: Dataset, end: int) -> Header:
     )
 
 
-def _pixel_data(path: Path, at: int, implicit: bool) -> tuple[int, int]:
-    """Where the value of the pixel data begins in the file, and its length; its tag is expected `at` this place."""
-    with path.open("rb") as file:
-        file.seek(at)
-        head = file.read(8 if implicit else 12)
-        if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
-            raise InputError(f"{path} has no pixel data; export it again.")
-        return file.tell(), struct.unpack("<I", head[-4:])[0]
-
-
-def _context(dataset: Dataset) -> Dataset:
-    """The elements of CONTEXT as they are in the file: damage in one of them is no reason to refuse the image."""
-    context = Dataset()
-    for source in (dataset, functional_group(dataset, "PlaneOrientationSequence")):
-        for name in CONTEXT:
-            if name in source:
-                element = source.get_item(name)
-                context[element.tag] = element
-    return context
-
-
-def _patient_code(dataset: Dataset) -> str:
-    """One code for all exams of a patient, so that they stay in one split; the study's, where there is no number."""
-    known = [str(dataset.get(name, "")) for name in ("PatientID", "IssuerOfPatientID", "PatientBirthDate")]
-    source = "|".join(known) if known[0].strip() else str(dataset.get("StudyInstanceUID", ""))
-    return hashlib.sha256(source.encode()).hexdigest()[:10]
-
-
 def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice"]:
     sop_class = str(dataset.get("SOPClassUID", ""))
     modality = str(dataset.get("Modality", "")).upper()
-    vendor = str(dataset.get("Manufacturer", "")).upper()
-    if (
-        sop_class == SECONDARY_CAPTURE
-        and "HOLOGIC" in vendor
-        and any(element.tag.group == 0x7E01 for element in dataset)
-    ):
+    hologic = "HOLOGIC" in str(dataset.get("Manufacturer", "")).upper()
+    if sop_class == SECONDARY_CAPTURE and hologic and any(element.tag.group == 0x7E01 for element in dataset):
         raise InputError(
             f"{path} is a Hologic SCO object, whose slices only Hologic's software can read: "
             'export the exam as "BTO" (Breast Tomosynthesis).'
@@ -253,7 +261,7 @@ def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice
     if sop_class in SLICES and (modality == "MG" or _is_tomosynthesis(dataset)):
         return "slice"
     if not sop_class or not modality:  # every image and report has both
-        raise InputError(f"{path} does not say what it is: it is cut off, or no image; copy it again.")
+        raise InputError(f"{path} does not say what it is: it is cut off, or not an image; copy it again.")
     raise OtherKindError(f"{path} is not mammography (modality {modality}); leave it out.")
 
 
@@ -263,11 +271,10 @@ def _is_tomosynthesis(dataset: Dataset) -> bool:
 
 
 def _is_intervention(dataset: Dataset) -> bool:
-    """By the words of its type, and by its view and what modifies that."""
+    """Whether the image type, the view or a modifier of the view says so."""
     views = list(dataset.get("ViewCodeSequence") or ())
-    modifiers = [
-        item for whose in (dataset, *views) for item in whose.get("ViewModifierCodeSequence") or ()
-    ]  # inside the view, or, in older files, beside it
+    # Modifiers stand inside the view, or, in older files, beside it.
+    modifiers = [item for place in (dataset, *views) for item in place.get("ViewModifierCodeSequence") or ()]
     words = [str(word) for word in dataset.get("ImageType") or ()]
     words += [str(item.get("CodeMeaning", "")) for item in (*views, *modifiers)]
     coded = any(str(item.get("CodeValue", "")).strip() in SPECIMEN_CODES for item in (*views, *modifiers))
@@ -286,6 +293,7 @@ def _transfer_syntax(path: Path, dataset: Dataset) -> str:
 
 
 def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
+    """Rows, columns and frames, if a real file can have them."""
     rows, columns = int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)
     frames = int(dataset.get("NumberOfFrames") or 1)
     if "Rows" not in dataset or "Columns" not in dataset:
@@ -305,8 +313,18 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
     return rows, columns, frames
 
 
+def _find_pixels(path: Path, at: int, implicit: bool) -> tuple[int, int]:
+    """Where the value of the pixel data begins in the file, and its length. Its tag is expected at byte `at`."""
+    with path.open("rb") as file:
+        file.seek(at)
+        head = file.read(8 if implicit else 12)
+        if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
+            raise InputError(f"{path} has no pixel data; export it again.")
+        return file.tell(), struct.unpack("<I", head[-4:])[0]
+
+
 def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
-    """Side and view from all the places they hide in, the most specific first."""
+    """Side and view from all the places where they may be, the most specific first."""
     frame_side = functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality")
     sides = [frame_side, dataset.get("ImageLaterality"), dataset.get("Laterality")]
     views: list[str | None] = [
@@ -323,9 +341,9 @@ def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
 
 
 def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
-    """Where each frame lies along the normal of the slices; its number where the file does not say."""
+    """Where each frame lies along the normal of the slices; its number if the file does not say."""
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
-    items: Iterable[Dataset] = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
+    items = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
     points = [item.get("ImagePositionPatient") for item in items]
     if len(points) != frames or any(point is None or len(point) != 3 for point in points):
         number = dataset.get("SliceLocation", dataset.get("InstanceNumber"))
@@ -351,24 +369,32 @@ def _order(positions: list[float]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argsort(positions, kind="stable"))
 
 
-def _spacing(dataset: Dataset) -> float | None:
-    measures = functional_group(dataset, "PixelMeasuresSequence")
-    for value in (measures.get("PixelSpacing"), dataset.get("PixelSpacing"), dataset.get("ImagerPixelSpacing")):
-        if value and float(value[0]) > 0:
-            return float(value[0])
+def _millimetres(dataset: Dataset, *names: str) -> float | None:
+    """The first of these lengths that is above zero, in the functional group or in the file."""
+    for source in (functional_group(dataset, "PixelMeasuresSequence"), dataset):
+        for name in names:
+            value = first_value(source.get(name))
+            if value and float(value) > 0:
+                return float(value)
     return None
 
 
-def _slice_spacing(dataset: Dataset) -> float | None:
-    measures = functional_group(dataset, "PixelMeasuresSequence")
-    for value in (measures.get("SliceThickness"), dataset.get("SliceThickness")):
-        if value and float(value) > 0:
-            return float(value)
-    return None
+def _patient_code(dataset: Dataset) -> str:
+    """One code for all exams of a patient, so that they stay in one split; the study's code without a patient ID."""
+    known = [str(dataset.get(name, "")) for name in ("PatientID", "IssuerOfPatientID", "PatientBirthDate")]
+    source = "|".join(known) if known[0].strip() else str(dataset.get("StudyInstanceUID", ""))
+    return hashlib.sha256(source.encode()).hexdigest()[:10]
 
 
-def _first_item(sequence: Any) -> Dataset:
-    return sequence[0] if sequence else Dataset()
+def _context(dataset: Dataset) -> Dataset:
+    """The elements of CONTEXT, not yet decoded: damage in one of them is no reason to refuse the image."""
+    context = Dataset()
+    for source in (dataset, functional_group(dataset, "PlaneOrientationSequence")):
+        for name in CONTEXT:
+            if name in source:
+                element = source.get_item(name)
+                context[element.tag] = element
+    return context
 
 
 def functional_group(dataset: Dataset, name: str) -> Dataset:
@@ -378,3 +404,7 @@ def functional_group(dataset: Dataset, name: str) -> Dataset:
         if group:
             return group[0]
     return Dataset()
+
+
+def _first_item(sequence: Any) -> Dataset:
+    return sequence[0] if sequence else Dataset()

@@ -38,9 +38,12 @@ class LookupTable:
         return np.asarray(self.table, dtype=np.float32)[index]
 
 
-def display_of(dataset: Any) -> Window | LookupTable | None:
+Display = Window | LookupTable
+
+
+def read_display(dataset: Any) -> Display | None:
     """The first window of a dataset (or of a functional group), else its first lookup table, else None."""
-    centre, width = _first(dataset.get("WindowCenter")), _first(dataset.get("WindowWidth"))
+    centre, width = first_value(dataset.get("WindowCenter")), first_value(dataset.get("WindowWidth"))
     if centre is not None and width is not None and float(width) > 0:
         function = str(dataset.get("VOILUTFunction") or "LINEAR").upper()
         known = function if function in ("LINEAR_EXACT", "SIGMOID") else "LINEAR"
@@ -54,8 +57,8 @@ def display_of(dataset: Any) -> Window | LookupTable | None:
     return None
 
 
-def _first(value: Any) -> Any:
-    """DICOM numbers may be one, many, empty or absent."""
+def first_value(value: Any) -> Any:
+    """The first of the numbers of a DICOM element, which may be one, many, empty or absent."""
     if value is None or value == "":
         return None
     if isinstance(value, str | int | float):

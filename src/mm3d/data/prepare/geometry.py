@@ -1,10 +1,12 @@
 """The two coordinate frames, and the only thing that converts between them.
 
 *stored*: pixels and slices of the view as decoded (see `records`). *model*: pixels and slices of the prepared view,
-which is cropped to the breast, mirrored so that the chest wall is on the left, resized, and pooled in depth.
+which is cropped to the breast, mirrored so that the chest wall is on the left, resized, and pooled to fewer slices.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from mm3d.data.records import Annotation
 
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2
 
@@ -22,7 +24,7 @@ class Geometry:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Model pixels per stored pixel, in x and y. Equal but for the rounding of the size to whole pixels."""
+        """Model pixels per stored pixel, in x and y. They are equal but for the rounding of the size."""
         x1, y1, x2, y2 = self.crop
         return self.width / (x2 - x1), self.height / (y2 - y1)
 
@@ -43,9 +45,15 @@ class Geometry:
         return range(s * self.stored_slices // self.slices, -(-(s + 1) * self.stored_slices // self.slices))
 
     def slice_to_model(self, z: int) -> int:
-        """The prepared slice whose share of the depth has the middle of stored slice z."""
+        """The prepared slice that the middle of stored slice z falls into."""
         return min(max((2 * z + 1) * self.slices // (2 * self.stored_slices), 0), self.slices - 1)
 
     def slice_to_stored(self, s: int) -> int:
         """The middle slice of the region of prepared slice s; `slice_to_model` leads back to s."""
         return (2 * s + 1) * self.stored_slices // (2 * self.slices)
+
+    def annotation_to_model(self, annotation: Annotation) -> Annotation:
+        slices = (annotation.slice, annotation.first_slice, annotation.last_slice)
+        middle, first, last = (None if z is None else self.slice_to_model(z) for z in slices)
+        box = self.box_to_model(annotation.box)
+        return replace(annotation, box=box, slice=middle, first_slice=first, last_slice=last)

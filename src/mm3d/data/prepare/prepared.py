@@ -1,12 +1,12 @@
-"""The folder that a preparation leaves and a training reads.
+"""The folder that a preparation writes and a training reads.
 
     prepared/
-        cohort.json      breasts, labels, views and findings, with the file and geometry of each prepared view
+        cohort.json      breasts, labels, views and annotations, with the key of each prepared view
         manifest.csv     the same for a person: a row per view
         problems.csv     what was left out, and why
         views/           <key>.npy, (S, H, W) uint16, 0 black to 65535 white; <key>.json, how it was made
 
-A key is a hash of the source files and of the settings, so another setting never meets an old file.
+A key is a hash of the source files and of the settings. Views that were made with other settings have other keys.
 """
 
 import csv
@@ -26,16 +26,21 @@ from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import finish_file, replacing
+from mm3d.shared.folders import check_settings
 
-VERSION = 1  # of the preparation itself: another number, other keys
+VERSION = 1  # of the preparation; it is part of the keys
+MANIFEST = (
+    *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
+    *("findings", "malignant_findings", "slices", "height", "width", "file"),
+)
 
 
 @dataclass(frozen=True)
 class ViewFile:
-    """A prepared view's json: how it was made from its files."""
+    """The json of a prepared view: how it was made from its files."""
 
     geometry: Geometry
-    turned: bool
+    turned: bool  # by 180 degrees
     pixel_spacing: float | None  # mm between stored pixels
     slice_spacing: float | None  # mm between stored slices
     vendor: str
@@ -45,23 +50,28 @@ class ViewFile:
 
 @dataclass(frozen=True)
 class PreparedView:
-    """A view with its prepared pixels, and its findings in model coordinates."""
+    """A view with its prepared pixels."""
 
     view: View
     file: ViewFile
     pixels: Path
-    headers: tuple[Header, ...] = ()  # of its files in the order of the slices, where `prepare_breasts` prepared it
+    headers: tuple[Header, ...] = ()  # of its files in the order of the slices, if `prepare_breasts` prepared it
     display_slices: Path | None = None  # npy, (stored slices, rows, columns) uint8 as a viewer shows them; likewise
 
     def image(self) -> NDArray[np.uint16]:
         """(S, H, W), memory-mapped: only what is touched is read."""
-        return np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+        try:
+            return np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self.pixels} is missing or damaged ({error}); make it again with 'mm3d prepare' or 'mm3d phantom'."
+            ) from error
 
-    def findings(self) -> tuple[Annotation, ...] | None:
-        """The view's findings in the model's frame."""
+    def annotations(self) -> tuple[Annotation, ...] | None:
+        """The view's annotations in the model's frame."""
         if self.view.annotations is None:
             return None
-        return tuple(to_model(finding, self.file.geometry) for finding in self.view.annotations)
+        return tuple(self.file.geometry.annotation_to_model(annotation) for annotation in self.view.annotations)
 
 
 ViewPair = tuple[PreparedView | None, PreparedView | None]  # CC, MLO
@@ -69,7 +79,7 @@ ViewPair = tuple[PreparedView | None, PreparedView | None]  # CC, MLO
 
 @dataclass(frozen=True)
 class PreparedBreast:
-    """A breast with those of its prepared views that are used."""
+    """A breast with those of its views that are prepared and used."""
 
     breast: Breast
     views: tuple[PreparedView, ...]
@@ -83,8 +93,10 @@ class PreparedBreast:
         return any(view.view.annotations is not None for view in self.views)
 
     def pairs(self) -> list[ViewPair]:
-        """CC and MLO as they go through the model together. Where there are several of one kind, each is in some pair:
-        the first CC with the first MLO, the second with the second, and the last again where the other kind has more.
+        """CC and MLO as they go through the model together.
+
+        If there are several of one kind, each is in some pair: the first CC with the first MLO, the second with the
+        second, and the last one again if the other kind has more.
         """
         cc, mlo = ([view for view in self.views if view.view.position == position] for position in ("CC", "MLO"))
         return [
@@ -93,49 +105,68 @@ class PreparedBreast:
         ]
 
 
-def to_model(finding: Annotation, geometry: Geometry) -> Annotation:
-    """A finding moved from the stored to the model's frame."""
-
-    def moved(z: int | None) -> int | None:
-        return None if z is None else geometry.slice_to_model(z)
-
-    return Annotation(
-        box=geometry.box_to_model(finding.box),
-        malignant=finding.malignant,
-        slice=moved(finding.slice),
-        first_slice=moved(finding.first_slice),
-        last_slice=moved(finding.last_slice),
-        kind=finding.kind,
-    )
-
-
-def stamps_of(view: View) -> list[tuple[str, int, int]]:
-    """The source of a view in files: they count by name, size and time, so a dataset may move as a whole."""
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in view.files]
+# One view
 
 
 def key_of(view: View, source: Any, settings: PrepareSettings) -> str:
-    """A view, what tells its source from all others (plain data), and the settings, as a file name."""
-    told = [VERSION, view.name, view.laterality, view.upright, source, to_dict(settings)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+    """The name of a prepared view's files. `source` is plain data that differs between different images."""
+    content = [VERSION, view.name, view.laterality, view.upright, source, to_dict(settings)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def stamp_files(view: View) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a view's files, as the source of its key: a dataset may move as a whole."""
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in view.files]
 
 
 def is_prepared(folder: Path, key: str) -> bool:
-    """Whether a view is there, whole: its json is written last, and its pixels can be mapped."""
+    """Whether a view is there and whole: its json is written last, and its pixels can be mapped."""
     try:
         np.load(folder / "views" / f"{key}.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):  # not there, or cut off since
+    except (OSError, ValueError):  # it is missing, or was cut off later
         return False
     return (folder / "views" / f"{key}.json").is_file()
 
 
+def write_view(folder: Path, key: str, pixels: NDArray[np.uint16], file: ViewFile) -> Path:
+    """Write a prepared view. Returns the file of its pixels."""
+    path = folder / "views" / f"{key}.npy"
+    with replacing(path) as partial, partial.open("wb") as target:
+        np.save(target, pixels, allow_pickle=False)
+    _write_view_file(path, file)
+    return path
+
+
 def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:
-    """Give filled pixels their name, then write their json. Returns the file of the pixels."""
-    pixels = folder / "views" / f"{key}.npy"
-    finish_file(partial, pixels)
-    with replacing(pixels.with_suffix(".json")) as target:
-        target.write_text(json.dumps(to_dict(file), indent=1))
-    return pixels
+    """Give complete pixels their name, then write their json. Returns the file of the pixels."""
+    path = folder / "views" / f"{key}.npy"
+    finish_file(partial, path)
+    _write_view_file(path, file)
+    return path
+
+
+def _write_view_file(pixels: Path, file: ViewFile) -> None:
+    with replacing(pixels.with_suffix(".json")) as partial:
+        partial.write_text(json.dumps(to_dict(file), indent=1))
+
+
+def read_view(folder: Path, key: str, view: View) -> PreparedView:
+    path = folder / "views" / f"{key}.json"
+    if not is_prepared(folder, key):
+        raise InputError(f"{path} or its pixels are missing or damaged; run 'mm3d prepare' again to make them.")
+    return PreparedView(view, from_dict(ViewFile, json.loads(path.read_text()), str(path)), path.with_suffix(".npy"))
+
+
+# All views of a folder
+
+
+def check_output(folder: Path, name: str) -> None:
+    """Refuse a folder that holds another dataset, because its lists would be replaced."""
+    path = folder / "cohort.json"
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder with -o.")
+    if path.is_file():
+        check_settings(folder, {"dataset": json.loads(path.read_text()).get("name")}, {"dataset": name})
 
 
 def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: list[Problem]) -> None:
@@ -146,23 +177,16 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
         if views:
             breasts.append(to_dict(breast) | {"views": views})
     content = {"version": VERSION, "name": cohort.name, "notes": list(cohort.notes), "breasts": breasts}
-    with replacing(folder / "cohort.json") as target:
-        target.write_text(json.dumps(content, indent=1))
-    with replacing(folder / "problems.csv") as target, target.open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [("subject", "reason"), *((problem.subject, problem.reason) for problem in problems)]
-        )
-    with replacing(folder / "manifest.csv") as target, target.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(MANIFEST)
-        for breast, prepared in read_breasts(folder):
-            writer.writerows(_manifest_row(breast, view) for view in prepared)
+    with replacing(folder / "cohort.json") as partial:
+        partial.write_text(json.dumps(content, indent=1))
+    _write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
+    rows = [_manifest_row(prepared.breast, view) for prepared in read_breasts(folder) for view in prepared.views]
+    _write_rows(folder / "manifest.csv", [MANIFEST, *rows])
 
 
-MANIFEST = (
-    *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
-    *("findings", "malignant_findings", "slices", "height", "width", "file"),
-)
+def _write_rows(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    with replacing(path) as partial, partial.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
 
 
 def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:
@@ -175,47 +199,44 @@ def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:
     )
 
 
-def check_output(folder: Path, name: str) -> None:
-    """A folder holds one cohort: the lists of another would be replaced."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give a folder with -o.")
-    path = folder / "cohort.json"
-    if path.is_file() and (there := json.loads(path.read_text()).get("name")) != name:
-        raise InputError(f"{folder} holds the prepared views of {there}; give another folder for {name} with -o.")
-
-
 def read_notes(folder: Path) -> list[str]:
-    """What a user must know of a prepared folder's labels or images."""
-    return _content(folder).get("notes", [])
+    """What a user must know of the labels or images of a prepared folder."""
+    return _read_content(folder).get("notes", [])
 
 
-def read_breasts(folder: Path) -> list[tuple[Breast, list[PreparedView]]]:
-    """The breasts of a prepared folder with their prepared views."""
-    path = folder / "cohort.json"
+def read_breasts(folder: Path) -> list[PreparedBreast]:
+    """Read a prepared folder.
+
+    Parameters
+    ----------
+    folder : a folder that 'mm3d prepare' or 'mm3d phantom --format prepared' wrote.
+
+    Returns
+    -------
+    Its breasts, each with its prepared views. Pixels are not read.
+    """
     breasts = []
-    for data in _content(folder)["breasts"]:
+    for data in _read_content(folder)["breasts"]:
         for view in data["views"]:
-            if "findings" in view:  # The name in folders that mm3d 0.1 prepared.
+            if "findings" in view:  # the name in folders that mm3d 0.1 prepared
                 view["annotations"] = view.pop("findings")
         keys = [view.pop("key") for view in data["views"]]
-        breast = from_dict(Breast, data, str(path))
-        breasts.append((breast, [read_view(folder, key, v) for key, v in zip(keys, breast.views, strict=True)]))
+        breast = from_dict(Breast, data, str(folder / "cohort.json"))
+        views = (read_view(folder, key, view) for key, view in zip(keys, breast.views, strict=True))
+        breasts.append(PreparedBreast(breast, tuple(views)))
     return breasts
 
 
-def _content(folder: Path) -> dict[str, Any]:
+def _read_content(folder: Path) -> dict[str, Any]:
     path = folder / "cohort.json"
     if not path.is_file():
         what = "is not a prepared folder: it has no cohort.json" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; make it with 'mm3d prepare', or 'mm3d phantom --format prepared'.")
     content = json.loads(path.read_text())
     if content.get("version") != VERSION:
-        raise InputError(f"{path} is of another version of mm3d; prepare the dataset again.")
+        raise InputError(f"{path} was written by another version of mm3d; prepare the dataset again.")
     return content
 
 
-def read_view(folder: Path, key: str, view: View) -> PreparedView:
-    path = folder / "views" / f"{key}.json"
-    if not is_prepared(folder, key):
-        raise InputError(f"{path} or its pixels are missing or damaged; run 'mm3d prepare' again to make them.")
-    return PreparedView(view, from_dict(ViewFile, json.loads(path.read_text()), str(path)), path.with_suffix(".npy"))
+def to_model(annotation: Annotation, geometry: Geometry) -> Annotation:
+    return geometry.annotation_to_model(annotation)
