@@ -304,11 +304,11 @@ def test_the_published_train_tables_give_the_published_numbers(published: Path) 
     assert len({view.key.patient for view in views}) == 4_362
     grades = Counter(view.grade for view in views)
     assert [grades[grade] for grade in tables.GRADES] == [18_232, 716, 124, 76]
-    boxes = [finding for view in views for finding in view.findings or ()]
+    boxes = [finding for view in views for finding in view.annotations or ()]
     assert Counter(box.malignant for box in boxes) == {False: 137, True: 87}
-    boxed = [view for view in views if view.findings]
+    boxed = [view for view in views if view.annotations]
     assert (len(boxed), len({view.key.patient for view in boxed})) == (200, 101)
-    assert all(view.findings is not None for view in views)  # every biopsied view of this split is marked
+    assert all(view.annotations is not None for view in views)  # every biopsied view of this split is marked
     assert len({view.breast for view in boxed}) == 106
     assert sum(box.kind == "architectural distortion" for box in boxes) == 77
 

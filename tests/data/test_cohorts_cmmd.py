@@ -64,7 +64,7 @@ def test_cmmd_takes_views_from_headers_and_annotates_nothing(tmp_path: Path) -> 
     }
     assert "Images left out (of breasts that are not in the table): 2." in cohort.notes
     assert "damaged.dcm is empty" in reason_of(cohort, "D1-0001")
-    assert "1-5.dcm does not tell" in reason_of(cohort, "D2-0002")
+    assert "1-5.dcm does not say the side" in reason_of(cohort, "D2-0002")
     assert "no usable image" in reason_of(cohort, "D2-0003 L")
     assert "One row says benign" in reason_of(cohort, "D2-0004 L")
 

@@ -100,7 +100,7 @@ def test_embed_says_what_is_left_out_and_what_its_labels_are_worth(tmp_path: Pat
         "Images left out (neither CC nor MLO, or no side): 1.",
         "Images left out (no assessment of the breast, or BI-RADS 0, 4, 5 or 6 without pathology): 4.",
     }
-    assert any("malignant on a malignant breast" in note for note in cohort.notes)
+    assert any("On a malignant breast it is malignant" in note for note in cohort.notes)
     assert view_of(cohort, "5_m").annotations is None
     assert "num_roi is 2, but there are 1 boxes" in reason_of(cohort, "5_m")
     assert "no area" in reason_of(cohort, "5_o")

@@ -235,7 +235,7 @@ def test_an_image_that_is_cut_off_anywhere_is_no_harmless_other_file(tmp_path: P
     whole = path.read_bytes()
     for length in range(0, len(whole) - 2 * 40 * 32, 3):
         path.write_bytes(whole[:length])
-        (unread,) = read_headers([path]).unread
+        _, (unread,) = read_headers([path])
         assert unread.kind == "broken", length
         assert str(path) in unread.reason
         assert "again" in unread.reason

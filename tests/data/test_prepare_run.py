@@ -22,7 +22,7 @@ from support.stored_views import SMALL, view_of, volume
 from mm3d.cli import main
 from mm3d.data.datasets import folder as folder_reader
 from mm3d.data.datasets.assemble import assemble
-from mm3d.data.datasets.folder import entries_of, files_in, read_headers
+from mm3d.data.datasets.folder import list_files, make_entries, read_headers
 from mm3d.data.prepare.prepared import read_breasts, write_cohort
 from mm3d.data.prepare.run import prepare_breasts, prepare_views
 from mm3d.data.prepare.view import WHITE, begin_view, fill_view
@@ -109,9 +109,9 @@ def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
 
 
 def test_the_breasts_of_an_exam_are_prepared_without_lists(tmp_path: Path) -> None:
-    images = read_headers(files_in(exams(tmp_path / "export")))
-    headers = {header.path: header for header in images.headers}
-    breasts = assemble("exam", entries_of(images.headers)[0]).breasts
+    images, _ = read_headers(list_files(exams(tmp_path / "export")))
+    headers = {header.path: header for header in images}
+    breasts = assemble("exam", make_entries(images)[0]).breasts
     prepared, problems = prepare_breasts(breasts, headers, SMALL, tmp_path / "work", 1)
     assert [sorted(view.view.position for view in breast.views) for breast in prepared] == [["CC", "MLO"], ["MLO"]]
     (problem,) = problems
@@ -135,9 +135,9 @@ def test_a_header_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return read(file, **options)
 
     monkeypatch.setattr(pydicom, "dcmread", count)
-    images = read_headers(files_in(exams(tmp_path / "export")))
-    headers = {header.path: header for header in images.headers}
-    entries, _ = entries_of(images.headers)
+    images, _ = read_headers(list_files(exams(tmp_path / "export")))
+    headers = {header.path: header for header in images}
+    entries, _ = make_entries(images)
     for entry in entries:
         if entry.view.files[0].name == "broken.dcm":
             continue

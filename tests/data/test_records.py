@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mm3d.data.datasets.assemble import Entry, assemble, find_one, read_rows
+from mm3d.data.datasets.assemble import Entry, assemble, find_file, read_rows
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -155,7 +155,7 @@ def test_a_file_is_found_at_any_depth_by_the_first_pattern_that_fits(tmp_path: P
     first = tmp_path / "deep" / "er" / "Table v2.csv"
     for path in (first, second):
         path.touch()
-    assert find_one(tmp_path, "Table v*.csv", "table.csv") == first
-    assert find_one(tmp_path, "absent.csv", "table.csv") == second
+    assert find_file(tmp_path, "Table v*.csv", "table.csv") == first
+    assert find_file(tmp_path, "absent.csv", "table.csv") == second
     with pytest.raises(InputError, match=r"has no absent\.csv or gone\.csv"):
-        find_one(tmp_path, "absent.csv", "gone.csv")
+        find_file(tmp_path, "absent.csv", "gone.csv")

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage, 130
 import argparse
 import dataclasses
 import functools
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +16,10 @@ from mm3d.cli.evaluate import add_evaluate
 from mm3d.cli.options import PREPARATION, Commands, HelpFormatter, add_preparation, call, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
+from mm3d.data.datasets import DATASETS, find_reader
 from mm3d.shared.errors import InputError
 
 DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
-# Datasets by the names of their readers in mm3d.data.datasets; "folder" is any folder of DICOM exams.
-DATASETS = ("bcs-dbt", "vindr", "cbis-ddsm", "embed", "cmmd", "rsna", "inbreast", "tables", "folder")
 # Options of `phantom` that are settings of the trial, by the names they have there.
 TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign", "contrast")
 
@@ -104,7 +102,8 @@ def _add_prepare(commands: Commands) -> None:
         "does only what is missing. The exit code is 1 if some views failed (see OUT/problems.csv) or nothing could be "
         "done. docs/data.md describes the datasets.",
     )
-    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=", ".join(DATASETS))
+    known = "; ".join(f"{name}: {about}" for name, (_, about) in DATASETS.items())
+    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=known)
     prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the downloaded dataset, or your own exams")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
     add_preparation(prepare)
@@ -116,9 +115,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from mm3d.data.prepare.run import run
     from mm3d.data.prepare.settings import PrepareSettings
 
-    reader = importlib.import_module(f"mm3d.data.datasets.{arguments.dataset.replace('-', '_')}")
     settings = PrepareSettings(**{name: getattr(arguments, name) for name in PREPARATION})
-    return run(reader.read, arguments.folder, arguments.output, settings, arguments.jobs)
+    return run(find_reader(arguments.dataset), arguments.folder, arguments.output, settings, arguments.jobs)
 
 
 def _add_phantom(commands: Commands) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from pydicom import Dataset
 from rich.console import Console
 
-from mm3d.data.datasets.folder import exam_code, files_in
+from mm3d.data.datasets.folder import exam_code, list_files
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Annotation, Breast, View
 from mm3d.evaluate.metrics.hits import iou
@@ -52,7 +52,7 @@ def _check_folder(output: Path) -> None:
     """Refuse to replace anything but an earlier demo."""
     folder = output / "exam"
     exams = set()
-    for path in files_in(folder) if folder.is_dir() else []:
+    for path in list_files(folder) if folder.is_dir() else []:
         header = read_dataset(path, ["PatientName", "StudyInstanceUID"]) if path.name in NAMES else Dataset()
         if not str(header.get("PatientName", "")).startswith("Virtual^"):
             raise InputError(f"{folder} holds files that no demo made; give another folder with -o.")

@@ -125,7 +125,7 @@ def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem],
         for view in members:
             attributes |= view.attributes
         first = members[0]
-        truth_views = tuple(TruthView(v.key, v.position, v.modality, v.findings, v.slices) for v in members)
+        truth_views = tuple(TruthView(v.key, v.position, v.modality, v.annotations, v.slices) for v in members)
         breasts.append(
             TruthBreast(
                 first.key.patient, first.key.study, first.laterality, LABEL_OF[worst[group]], first.split,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mm3d.data.datasets.assemble import assemble
-from mm3d.data.datasets.folder import NO_READING, NO_VIEW, Unread, entries_of, exam_code, files_in, read_headers
+from mm3d.data.datasets.folder import NO_READING, NO_VIEW, UnusedFile, exam_code, list_files, make_entries, read_headers
 from mm3d.data.dicom.header import Header
 from mm3d.data.records import Breast, Modality, View
 from mm3d.output.result import ReadProblem
@@ -60,22 +60,22 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
 
     With `identifiers`, problems may name files.
     """
-    images = read_headers(_list_files(given))
-    entries, left_out = entries_of(images.headers)
+    images, unused = read_headers(_list_files(given))
+    entries, no_views = make_entries(images)
     headers: dict[str, dict[Path, Header]] = {}
-    for header in images.headers:
+    for header in images:
         headers.setdefault(exam_code(header.study), {})[header.path] = header
     breasts: dict[str, list[Breast]] = {}
     for breast in assemble("archive", entries).breasts:
         breasts.setdefault(breast.exam, []).append(breast)
     problems: dict[str, list[ReadProblem]] = {}
-    for unread in images.unread:
-        if unread.kind == "broken":
-            problems.setdefault(unread.exam, []).append(_describe_problem(unread, identifiers))
+    for file in unused:
+        if file.kind == "broken":
+            problems.setdefault(file.exam, []).append(_describe_problem(file, identifiers))
     unknown = problems.pop("", [])
     for code in problems:
         headers.setdefault(code, {})  # an exam is one even if none of its files can be read
-    copies = Counter(unread.exam for unread in images.unread if unread.kind == "copy")
+    copies = Counter(file.exam for file in unused if file.kind == "copy")
     exams = []
     for code, own in headers.items():
         used, notes = [], []
@@ -83,12 +83,12 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
             views, more = _choose_views(breast, own, prefer)
             used.append(replace(breast, views=views))
             notes += more
-        reasons = Counter(left.reason for left in left_out if exam_code(left.header.study) == code)
+        reasons = Counter(file.reason for file in no_views if file.exam == code)
         notes += [_count_left_out(count, "image", LEFT_OUT[reason]) for reason, count in reasons.items()]
         if copies[code]:
             notes.append(_count_left_out(copies[code], "file", "the same image is there already"))
         exams.append(Exam(code, tuple(used), own, tuple(notes), tuple(problems.get(code, ()))))
-    return Archive(tuple(exams), tuple(unknown), sum(unread.kind == "other" for unread in images.unread))
+    return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in unused))
 
 
 def _list_files(given: Sequence[Path]) -> list[Path]:
@@ -97,15 +97,15 @@ def _list_files(given: Sequence[Path]) -> list[Path]:
     for path in given:
         if not path.exists():
             raise InputError(f"{path} does not exist; give DICOM files, folders of them, or a prepared folder.")
-        for file in files_in(path) if path.is_dir() else [path]:
+        for file in list_files(path) if path.is_dir() else [path]:
             files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
-def _describe_problem(unread: Unread, identifiers: bool) -> ReadProblem:
-    name = " ".join(filter(None, (unread.laterality, unread.position)))
-    reason = hide_paths(unread.reason, [unread.path], identifiers)
-    return ReadProblem(f"{name}: {reason}" if name else reason, unread.laterality, unread.position, (unread.path,))
+def _describe_problem(file: UnusedFile, identifiers: bool) -> ReadProblem:
+    name = " ".join(filter(None, (file.laterality, file.position)))
+    reason = hide_paths(file.reason, [file.path], identifiers)
+    return ReadProblem(f"{name}: {reason}" if name else reason, file.laterality, file.position, (file.path,))
 
 
 def _choose_views(

@@ -1,8 +1,8 @@
 """BCS-DBT: Breast-Cancer-Screening-DBT, the tomosynthesis collection of Duke University, as downloaded.
 
-The folder holds the tables of one or more splits and the images, each anywhere in it. `tables.py` says what the tables
-mean. The images are looked for where the tables say, and otherwise by series: the archive's downloader has changed its
-folder names over the years, but they end with the series UID or with its last five digits.
+The folder holds the tables of one or more splits and the images, anywhere in it. `tables.py` says what the tables mean.
+The images are looked for where the tables say, and otherwise by series: the archive's downloader has changed its folder
+names over the years, but they end with the series UID or with its last five digits.
 """
 
 import os
@@ -12,15 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from mm3d.data.datasets.assemble import assemble, read_rows
-from mm3d.data.datasets.tables import (
-    BOXES_READ,
-    FILE_PATHS,
-    LABELS,
-    TableView,
-    join,
-    locate,
-    worst_grades,
-)
+from mm3d.data.datasets.tables import BOXES_READ, FILE_PATHS, LABELS, TableView, join, locate_files, worst_grades
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Cohort, Problem
 from mm3d.shared.errors import InputError
@@ -42,22 +34,22 @@ MISLABELLED = {
 
 
 def read(folder: Path, keep_mislabelled: bool = False) -> Cohort:
-    """A folder with the tables and the images, or a part of either."""
+    """Read a folder with the tables and the images, or a part of either."""
     download = walk(folder)
     tables = newest_tables(download.tables)
     if not any(kinds.keys() >= {"file-paths", "labels"} for kinds in tables.values()):
         raise InputError(f"{folder} has no split of BCS-DBT with both its tables of file-paths and of labels.")
     views, problems, notes = read_tables(tables)
     if not keep_mislabelled:
-        wrong = {view.key for view in views if (view.key.patient, view.key.view) in MISLABELLED}
-        problems += [Problem(view.name, "It is known to be mislabelled.") for view in views if view.key in wrong]
-        views = [view for view in views if view.key not in wrong]
-    entries, lost = locate(with_grades(views), download.find, folder)
-    return assemble("BCS-DBT", entries, [*problems, *lost], notes)
+        wrong = [view for view in views if (view.key.patient, view.key.view) in MISLABELLED]
+        problems += [Problem(view.name, "It is known to be mislabelled.") for view in wrong]
+        views = [view for view in views if view not in wrong]
+    entries, missing = locate_files(with_grades(views), download.find, folder)
+    return assemble("BCS-DBT", entries, [*problems, *missing], notes)
 
 
 def with_grades(views: Sequence[TableView]) -> list[TableView]:
-    """The views with the worst label of their breast as an attribute: actionable and normal are both negative."""
+    """Give each view the worst grade of its breast as an attribute, because Actionable and Normal are both negative."""
     worst = worst_grades(views)
     return [replace(view, attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
 
@@ -65,7 +57,7 @@ def with_grades(views: Sequence[TableView]) -> list[TableView]:
 def read_tables(
     tables: dict[str, dict[str, Path]], needed: Sequence[str] = ("file-paths", "labels")
 ) -> tuple[list[TableView], list[Problem], list[str]]:
-    """The views of the splits that have the `needed` tables, what is wrong with others, and notes; no image is looked
+    """The views of the splits that have the `needed` tables, problems with other splits, and notes. No image is looked
     for."""
     views: list[TableView] = []
     problems: list[Problem] = []
@@ -100,8 +92,8 @@ def newest_tables(tables: Iterable[Path]) -> dict[str, dict[str, Path]]:
             continue
         kind, split, version = (part.lower() for part in match.groups())
         # Labels and boxes of the challenge's second phase came after v2; a date, where there is one, decides last.
-        marks = (re.search(mark, version) for mark in (r"phase[-_ ]?(\d+)", r"v(\d+)", r"(20\d\d)"))
-        age = tuple(int(mark[1]) if mark else 0 for mark in marks)
+        numbers = (re.search(pattern, version) for pattern in (r"phase[-_ ]?(\d+)", r"v(\d+)", r"(20\d\d)"))
+        age = tuple(int(number[1]) if number else 0 for number in numbers)
         kind = "file-paths" if kind.startswith("file") else kind  # hyphens and spaces both occur
         known = found.setdefault(split, {})
         if kind not in known or age > known[kind][0]:
@@ -111,7 +103,7 @@ def newest_tables(tables: Iterable[Path]) -> dict[str, dict[str, Path]]:
 
 @dataclass(frozen=True)
 class Download:
-    """What lies where, from one walk: a search for each of 22,032 views would take hours on a network disk."""
+    """Where everything is, from one walk: a search for each of 22,032 views would take hours on a network disk."""
 
     tables: list[Path]
     files: dict[tuple[str, ...], Path]  # patient, study, series and file, as the paths in the tables end
@@ -138,7 +130,7 @@ class Download:
 
 
 def walk(folder: Path) -> Download:
-    """Goes through a download once, also through linked folders."""
+    """Go through a download once, also through linked folders."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of the download.")
     download = Download([], {}, {})
@@ -146,7 +138,7 @@ def walk(folder: Path) -> Download:
     for root, folders, names in os.walk(folder, followlinks=True):
         here = Path(root)
         status = here.stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link back up would have no end
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above would never end
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -163,5 +155,5 @@ def walk(folder: Path) -> Download:
 def _series_uid(file: Path) -> str:
     try:
         return str(read_dataset(file, ["SeriesInstanceUID"]).get("SeriesInstanceUID", ""))
-    except InputError:  # a damaged file is not the one
+    except InputError:  # a damaged file is not the one that is looked for
         return ""

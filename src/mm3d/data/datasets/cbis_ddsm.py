@@ -1,9 +1,9 @@
 """CBIS-DDSM: scanned films, with a table row and a mask for each abnormality, proven by pathology.
 
 MALIGNANT is malignant, BENIGN and BENIGN_WITHOUT_CALLBACK are benign; there are no negative breasts. The boxes are the
-bounds of the masks, so this is the one reader that decodes pixels. The columns of the mask and of the cropped image are
-exchanged in many rows, so the mask is known by its size: that of the whole image. Some images are in the mass tables
-and again in the calcification tables: they become one view with all of its findings.
+bounds of the masks, so this is the only reader that decodes pixels. The columns of the mask and of the cropped image
+are exchanged in many rows; the mask is the one that has the size of the whole image. Some images are in the mass tables
+and in the calcification tables: each becomes one view with all of its annotations.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Annotation, Cohort, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
@@ -46,7 +46,7 @@ def read_tables(folder: Path) -> list[Abnormality]:
     """All rows of the four tables, with the split of the table they are in; needs no images."""
     rows = []
     for kind, split in (("mass", "train"), ("mass", "test"), ("calc", "train"), ("calc", "test")):
-        table = find_one(folder, f"*{kind}_case_description_{split}_set.csv")
+        table = find_file(folder, f"*{kind}_case_description_{split}_set.csv")
         for row in read_rows(table, COLUMNS):
             side, position = SIDES.get(row["left or right breast"]), POSITIONS.get(row["image view"])
             malignant = MALIGNANT.get(row["pathology"])
@@ -87,7 +87,8 @@ def read(folder: Path) -> Cohort:
         views.setdefault(row.view, []).append(row)
         breast = row.patient, row.laterality
         birads[breast] = max(birads.get(breast, ""), row.birads)
-    entries, problems = [], []
+    entries: list[Entry] = []
+    problems: list[Problem] = []
     for name, abnormalities in views.items():
         first = abnormalities[0]
         try:
@@ -98,14 +99,8 @@ def read(folder: Path) -> Cohort:
         except InputError as error:
             problems.append(Problem(name, f"{error}."))
             continue
-        findings: tuple[Annotation, ...] | None = None
-        try:
-            findings = tuple(
-                Annotation(_box(folders, row, size), row.malignant, kind=row.kind) for row in abnormalities
-            )
-        except InputError as error:
-            problems.append(Problem(name, f"Its findings are left out, it counts as not annotated: {error}."))
-        view = View(name, first.laterality, first.position, "FFDM", (file,), findings)
+        annotations = try_annotations(name, problems, _annotations, folders, abnormalities, size)
+        view = View(name, first.laterality, first.position, "FFDM", (file,), annotations)
         label: Label = "malignant" if any(row.malignant for row in abnormalities) else "benign"
         attributes = {"birads": birads[first.patient, first.laterality], "density": first.density}
         split = "test" if first.patient in shared else first.split
@@ -131,6 +126,10 @@ def _locate(folders: dict[str, Path], written: str) -> list[Path]:
 def _size(file: Path) -> tuple[int, int]:
     header = read_dataset(file, TAGS)
     return int(header.get("Rows") or 0), int(header.get("Columns") or 0)
+
+
+def _annotations(folders: dict[str, Path], rows: list[Abnormality], size: tuple[int, int]) -> tuple[Annotation, ...]:
+    return tuple(Annotation(_box(folders, row, size), row.malignant, kind=row.kind) for row in rows)
 
 
 def _box(folders: dict[str, Path], row: Abnormality, size: tuple[int, int]) -> tuple[float, float, float, float]:

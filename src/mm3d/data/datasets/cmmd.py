@@ -1,13 +1,13 @@
 """CMMD, the Chinese Mammography Database: labels of breasts by biopsy, no boxes.
 
 The clinical table has a row for a breast with a finding, malignant or benign. Which view a file shows is only in its
-DICOM header. Many patients have images of the other breast, too; nothing is known of it, so these are left out.
+DICOM header. Many patients also have images of the other breast. Nothing is known of it, so these images are left out.
 """
 
 from collections import Counter
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import Entry, assemble, counted, read_rows
+from mm3d.data.datasets.assemble import Entry, assemble, describe_left_out, read_rows
 from mm3d.data.dicom.header import read_dataset, which_view
 from mm3d.data.records import Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
@@ -20,7 +20,7 @@ TAGS = ["ViewCodeSequence", "ViewPosition", "ImageLaterality", "Laterality", "Ma
 def read(folder: Path) -> Cohort:
     breasts, problems = read_table(folder)
     patients = {patient for patient, _ in breasts}
-    entries, left_out, found = [], Counter[str](), Counter[str]()
+    entries, left_out, repeats = [], Counter[str](), Counter[str]()
     for file in sorted(folder.rglob("*.dcm")):
         patient = next((part for part in file.relative_to(folder).parts if part in patients), None)
         if patient is None:
@@ -33,41 +33,38 @@ def read(folder: Path) -> Cohort:
             continue
         side, position = which_view(header)
         if side is None or position is None:
-            problems.append(Problem(patient, f"The header of {file} does not tell a side and CC or MLO."))
+            problems.append(Problem(patient, f"The header of {file} does not say the side and CC or MLO."))
             continue
         row = breasts.get((patient, side))
         if row is None:
             left_out["of breasts that are not in the table"] += 1
             continue
         name = f"{patient}_{side}_{position}"
-        found[name] += 1
-        if found[name] > 1:  # a repeated exposure
-            name += f"_{found[name]}"
+        repeats[name] += 1
+        if repeats[name] > 1:  # a repeated exposure
+            name += f"_{repeats[name]}"
         view = View(name, side, position, "FFDM", (file,), None)
-        attributes = {
-            "abnormality": row["abnormality"],
-            "subtype": row["subtype"],
-            "vendor": str(header.get("Manufacturer") or ""),
-        }
+        attributes = {column: row[column] for column in ("abnormality", "subtype")}
+        attributes["vendor"] = str(header.get("Manufacturer") or "")
         entries.append(Entry(patient, "1", view, LABELS[row["classification"]], attributes=attributes))
     imaged = {(entry.patient, entry.view.laterality) for entry in entries}
     problems += [Problem(" ".join(key), "There is no usable image of this breast.") for key in breasts.keys() - imaged]
-    notes = ["There are no boxes: no view is annotated.", *counted(left_out)]
+    notes = ["There are no boxes: no view is annotated.", *describe_left_out(left_out)]
     return assemble("CMMD", entries, sorted(problems, key=lambda problem: problem.subject), notes)
 
 
 def read_table(folder: Path) -> tuple[dict[tuple[str, str], dict[str, str]], list[Problem]]:
     """The clinical row of each breast by patient and side; needs no images."""
     breasts: dict[tuple[str, str], dict[str, str]] = {}
-    problems, twice = [], set()
+    problems, contradictory = [], set()
     for row in _rows(folder):
         key = row["ID1"], row["LeftRight"]
         if row["LeftRight"] not in ("L", "R") or row["classification"] not in LABELS:
             reason = f"Its row ({row['LeftRight']!r}, {row['classification']!r}) has a side or class that is not known."
             problems.append(Problem(" ".join(key), reason))
         elif breasts.setdefault(key, row)["classification"] != row["classification"]:
-            twice.add(key)
-    for key in sorted(twice):
+            contradictory.add(key)
+    for key in sorted(contradictory):
         del breasts[key]
         problems.append(Problem(" ".join(key), "One row says benign and another malignant."))
     return breasts, problems

@@ -1,16 +1,25 @@
 """EMBED Open Data (Emory): 2D screening and diagnostic mammograms, with boxes for some of the findings.
 
-The clinical table has a row per finding, the metadata a row per file; they meet at exam and side. A breast is malignant
-where pathology says so (path_severity 0 invasive, 1 in situ). Any other pathology, or an assessment as BI-RADS 2 or 3,
-makes it benign; BI-RADS 1 makes it negative. BI-RADS 0, 4, 5 or 6 without pathology leaves open whether it is cancer
-(the answer may be in a later exam), so those breasts are left out: neither label would be true.
+The clinical table has a row per finding, the metadata a row per file; they are joined by exam and side. A breast is
+malignant if pathology says so (path_severity 0 invasive, 1 in situ). Any other pathology, or an assessment as BI-RADS 2
+or 3, makes it benign; BI-RADS 1 makes it negative. With BI-RADS 0, 4, 5 or 6 and no pathology nobody knows
+whether it is cancer (the answer may be in a later exam). Such breasts are left out, because no label would be true.
 """
 
 import ast
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, counted, find_one, read_rows
+from mm3d.data.datasets.assemble import (
+    POSITIONS,
+    SIDES,
+    Entry,
+    assemble,
+    describe_left_out,
+    find_file,
+    read_rows,
+    try_annotations,
+)
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -22,23 +31,27 @@ FILE_COLUMNS = (
 BIRADS = {"A": "0", "N": "1", "B": "2", "P": "3", "S": "4", "M": "5", "K": "6"}
 NOTES = (
     "Malignant means malignant pathology of the same exam; any other pathology, or BI-RADS 2 or 3, means benign.",
-    "A box does not tell which finding it is of: it is malignant on a malignant breast, benign on any other.",
+    "A box does not say of which finding it is. On a malignant breast it is malignant, on any other benign.",
 )
 
 
 def read(folder: Path) -> Cohort:
-    clinical = find_one(folder, "EMBED_OpenData_clinical.csv")
+    clinical = find_file(folder, "EMBED_OpenData_clinical.csv")
     breasts = _breasts(read_rows(clinical, CLINICAL_COLUMNS, optional=("bside", "tissueden")))
     files: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.rglob("*.dcm")):
         files[path.name].append(path)
-    entries, problems, left_out = [], [], Counter[str]()
-    table = find_one(folder, "EMBED_OpenData_metadata.csv")
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    left_out = Counter[str]()
+    table = find_file(folder, "EMBED_OpenData_metadata.csv")
     for row in read_rows(table, FILE_COLUMNS, optional=("Manufacturer",)):
         exam, side = row["acc_anon"], SIDES.get(row["ImageLateralityFinal"])
         position = POSITIONS.get(row["ViewPosition"])
         assessments, severities, density = breasts.get((exam, row["ImageLateralityFinal"]), (set(), set(), ""))
         label = _label(assessments, severities)
+        name = f"{exam}_{Path(row['anon_dicom_path']).stem}"
+        file = _locate(files, row["anon_dicom_path"])
         if row["FinalImageType"] != "2D":
             left_out["not 2D"] += 1
         elif row["spot_mag"] not in ("", "0", "0.0"):
@@ -47,22 +60,15 @@ def read(folder: Path) -> Cohort:
             left_out["neither CC nor MLO, or no side"] += 1
         elif label is None:
             left_out["no assessment of the breast, or BI-RADS 0, 4, 5 or 6 without pathology"] += 1
+        elif file is None:
+            problems.append(Problem(name, f"Its file {row['anon_dicom_path']} is missing."))
         else:
-            name = f"{exam}_{Path(row['anon_dicom_path']).stem}"
-            file = _locate(files, row["anon_dicom_path"])
-            if file is None:
-                problems.append(Problem(name, f"Its file {row['anon_dicom_path']} is missing."))
-                continue
-            try:
-                findings = _findings(row, label)
-            except (InputError, SyntaxError, TypeError, ValueError) as error:
-                findings = None
-                problems.append(Problem(name, f"Its boxes are left out, it counts as not annotated: {error}."))
-            view = View(name, side, position, "FFDM", (file,), findings)
+            annotations = try_annotations(name, problems, _annotations, row, label)
+            view = View(name, side, position, "FFDM", (file,), annotations)
             birads = "/".join(sorted({BIRADS[code] for code in assessments if code in BIRADS}))
             attributes = {"birads": birads, "density": density, "vendor": row.get("Manufacturer", "")}
             entries.append(Entry(row["empi_anon"], exam, view, label, attributes=attributes))
-    return assemble("EMBED", entries, problems, [*NOTES, *counted(left_out)])
+    return assemble("EMBED", entries, problems, [*NOTES, *describe_left_out(left_out)])
 
 
 def _breasts(rows: list[dict[str, str]]) -> dict[tuple[str, str], tuple[set[str], set[str], str]]:
@@ -104,7 +110,7 @@ def _locate(files: dict[str, list[Path]], written: str) -> Path | None:
     return max(files.get(Path(written).name, ()), key=shared, default=None)
 
 
-def _findings(row: dict[str, str], label: Label) -> tuple[Annotation, ...] | None:
+def _annotations(row: dict[str, str], label: Label) -> tuple[Annotation, ...] | None:
     coordinates = ast.literal_eval(row["ROI_coords"] or "()")
     if coordinates and not isinstance(coordinates[0], (list, tuple)):  # a single box without the outer brackets
         coordinates = [coordinates]

@@ -1,7 +1,7 @@
-"""A plain folder of DICOM exams, as a hospital exports them: no labels, only what the headers say.
+"""A plain folder of DICOM exams, as a hospital exports them: there are no labels, only headers.
 
-Views are grouped to breasts by study and side. Patients and exams get codes, the same for all exams of a patient: no
-name or number of a patient leaves the DICOM headers.
+Views are grouped to breasts by study and side. Patients and exams get codes; all exams of a patient have one patient
+code. No name or number of a patient leaves the DICOM headers.
 """
 
 import hashlib
@@ -23,108 +23,95 @@ NO_READING = "it is a stereotactic image or a specimen, which no detector was ma
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnusedFile:
     """A file that is not used."""
 
     path: Path
-    reason: str  # one sentence that names the file
-    kind: Literal["broken", "other", "copy"]  # other: it is no mammography, and nothing is wrong with it
-    exam: str = ""  # its code; empty where not even that can be read
+    reason: str  # one sentence
+    # broken: it cannot be read; other: it is not mammography; copy: another file is the same image;
+    # no view: it can be read, and is none of the views that are used (its reason is NO_VIEW or NO_READING)
+    kind: Literal["broken", "other", "copy", "no view"]
+    exam: str = ""  # the code of its exam; empty if the file does not say
     laterality: Laterality | None = None
     position: Position | None = None
 
 
-@dataclass(frozen=True)
-class Images:
-    """What the headers of some files say."""
-
-    headers: list[Header]
-    unread: list[Unread]
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """An image that can be read and is none of the views we use."""
-
-    header: Header
-    reason: str  # NO_VIEW or NO_READING
-
-
 def read(folder: Path) -> Cohort:
-    images = read_headers(files_in(folder))
-    problems = [Problem(str(unread.path.relative_to(folder)), unread.reason) for unread in images.unread]
-    if not images.headers:
-        reason = f" ({problems[0].reason})" if problems else ""
+    headers, unused = read_headers(list_files(folder))
+    if not headers:
+        reason = f" ({unused[0].reason})" if unused else ""
         raise InputError(f"{folder} has no mammography that can be read{reason}; give a folder of DICOM exams.")
-    entries, left_out = entries_of(images.headers)
-    problems += [Problem(str(left.header.path.relative_to(folder)), left.reason) for left in left_out]
+    entries, no_views = make_entries(headers)
+    problems = [Problem(str(file.path.relative_to(folder)), file.reason) for file in (*unused, *no_views)]
     return assemble(folder.name, entries, problems)
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """All files below a folder that may be images."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return [path for path in found if path.name.upper() != "DICOMDIR"]
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return [path for path in files if path.name.upper() != "DICOMDIR"]
 
 
-def read_headers(paths: Iterable[Path]) -> Images:
-    """Read every header; what cannot be used is kept with a sentence on why. Of copies of a file one is used."""
-    images = Images([], [])
-    copies: dict[tuple[object, ...], list[Header]] = {}
+def read_headers(paths: Iterable[Path]) -> tuple[list[Header], list[UnusedFile]]:
+    """Read the header of each file, once. Returns those that can be used, and the other files with the reasons."""
+    unused: list[UnusedFile] = []
+    images: dict[tuple[object, ...], list[Header]] = {}
     for path in paths:
         try:
             header = read_header(path)
-            copies.setdefault(_identity(header), []).append(header)
+            images.setdefault(_identity(header), []).append(header)
         except OtherKindError as error:
-            images.unread.append(Unread(path, str(error), "other"))
+            unused.append(UnusedFile(path, str(error), "other"))
+        except UnusableFileError as error:
+            unused.append(_describe_broken(path, str(error), error.dataset))
         except InputError as error:
-            dataset = error.dataset if isinstance(error, UnusableFileError) else Dataset()
-            images.unread.append(_broken(path, str(error), dataset))
-    for same in copies.values():
-        used = max(same, key=lambda header: header.path.stat().st_size)  # one that was cut off is smaller
-        images.headers.append(used)
-        for header in same:
-            if header is not used:
-                reason = f"{header.path} is a copy of {used.path}; remove one of them."
-                images.unread.append(Unread(header.path, reason, "copy", exam_code(header.study)))
-    return images
+            unused.append(UnusedFile(path, str(error), "broken"))
+    headers = []
+    for copies in images.values():
+        largest = max(copies, key=lambda header: header.path.stat().st_size)  # a copy that was cut off is smaller
+        headers.append(largest)
+        for header in copies:
+            if header is not largest:
+                reason = f"{header.path} is a copy of {largest.path}; remove one of them."
+                unused.append(UnusedFile(header.path, reason, "copy", exam_code(header.study)))
+    return headers, unused
 
 
 def _identity(header: Header) -> tuple[object, ...]:
-    """What only copies share. Not the instance's number alone: careless anonymisers give one number to all files."""
+    """What only copies share. The instance's UID is not enough: careless anonymisers give one UID to all files."""
     if not header.instance:
         return (header.path,)
-    view = (
-        header.laterality,
-        header.position,
-        header.kind,
-        header.frames,
-        header.rows,
-        header.columns,
-        header.slice_position,
-    )
-    return (header.instance, header.study, header.series, header.for_processing, *view)
+    size = (header.frames, header.rows, header.columns, header.slice_position)
+    view = (header.laterality, header.position, header.kind, header.for_processing)
+    return (header.instance, header.study, header.series, *view, *size)
 
 
-def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[LeftOut]]:
-    """Views with their patients and exams, and the images that are no view to use."""
+def _describe_broken(path: Path, reason: str, dataset: Dataset) -> UnusedFile:
+    """A file that cannot be used, with its exam and view if its header still says them."""
+    try:
+        laterality, position = which_view(dataset)
+        study = str(dataset.get("StudyInstanceUID", ""))
+    except Exception:  # any exception means a damaged header
+        return UnusedFile(path, reason, "broken")
+    return UnusedFile(path, reason, "broken", exam_code(study) if study else "", laterality, position)
+
+
+def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFile]]:
+    """Views with their patients and exams, and the images that are none of the views that are used."""
     entries: list[Entry] = []
-    left_out: list[LeftOut] = []
-    found = Counter[str]()
-    for group in _volumes(headers):
-        first = group[0]
-        if first.intervention:
-            left_out.append(LeftOut(first, NO_READING))
+    unused: list[UnusedFile] = []
+    repeats = Counter[str]()
+    for group in _group_slices(headers):
+        first, exam = group[0], exam_code(group[0].study)
+        if first.intervention or first.laterality is None or first.position is None:
+            reason = NO_READING if first.intervention else NO_VIEW
+            unused.append(UnusedFile(first.path, reason, "no view", exam))
             continue
-        if first.laterality is None or first.position is None:
-            left_out.append(LeftOut(first, NO_VIEW))
-            continue
-        exam = exam_code(first.study)
         modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
         name = f"{exam} {first.laterality}{first.position} {modality}"
-        found[name] += 1
+        repeats[name] += 1
         view = View(
-            name=name if found[name] == 1 else f"{name} {found[name]}",  # a repeated exposure
+            name=name if repeats[name] == 1 else f"{name} {repeats[name]}",  # a repeated exposure
             laterality=first.laterality,
             position=first.position,
             modality=modality,
@@ -133,27 +120,17 @@ def entries_of(headers: Iterable[Header]) -> tuple[list[Entry], list[LeftOut]]:
             upright=modality == "DBT",
         )
         entries.append(Entry(f"patient-{first.patient}", exam, view, None, attributes={"vendor": first.vendor}))
-    return entries, left_out
+    return entries, unused
 
 
-def exam_code(study: str) -> str:
-    """A code for a StudyInstanceUID; some archives have patients' numbers in theirs."""
-    return hashlib.sha256(study.encode()).hexdigest()[:10]
-
-
-def _broken(path: Path, reason: str, dataset: Dataset) -> Unread:
-    """A file that cannot be used, with what its header still says: of which exam it is, and which view."""
-    try:
-        laterality, position = which_view(dataset)
-        study = str(dataset.get("StudyInstanceUID", ""))
-    except Exception:  # any exception means a damaged header
-        return Unread(path, reason, "broken")
-    return Unread(path, reason, "broken", exam_code(study) if study else "", laterality, position)
-
-
-def _volumes(headers: Iterable[Header]) -> list[list[Header]]:
+def _group_slices(headers: Iterable[Header]) -> list[list[Header]]:
     """Files that belong together: the single slices of a series are one volume, every other file is its own."""
     groups: dict[str, list[Header]] = {}
     for header in headers:
         groups.setdefault(header.series if header.kind == "slice" else str(header.path), []).append(header)
     return list(groups.values())
+
+
+def exam_code(study: str) -> str:
+    """A code for a StudyInstanceUID, because some archives write patients' numbers into theirs."""
+    return hashlib.sha256(study.encode()).hexdigest()[:10]

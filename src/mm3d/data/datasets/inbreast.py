@@ -8,9 +8,8 @@ them. An image without an XML file is annotated as having no finding.
 import plistlib
 import re
 from pathlib import Path
-from xml.parsers.expat import ExpatError
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -22,12 +21,13 @@ LESIONS = {
 
 
 def read(folder: Path) -> Cohort:
-    rows = read_rows(find_one(folder, "INbreast.csv"), COLUMNS, delimiter=";")
+    rows = read_rows(find_file(folder, "INbreast.csv"), COLUMNS, delimiter=";")
     images = {path.name.split("_")[0]: path for path in sorted(folder.rglob("AllDICOMs/*.dcm"))}
     outlines = {path.stem: path for path in folder.rglob("AllXML/*.xml")}
-    if not outlines:  # else every image would pass for free of findings
+    if not outlines:  # otherwise every image would count as having no finding
         raise InputError(f"{folder} has no AllXML with XML files; they are part of the dataset's download.")
-    entries, problems = [], []
+    entries: list[Entry] = []
+    problems: list[Problem] = []
     for row in rows:
         number = row["File Name"].removesuffix(".dcm")
         side, position = SIDES.get(row["Laterality"]), POSITIONS.get(row["View"])
@@ -41,20 +41,12 @@ def read(folder: Path) -> Cohort:
             continue
         parts = images[number].stem.split("_")  # number, hash of the patient, MG, side, CC or ML, ANON
         if len(parts) < 5 or parts[3] != side or not position.startswith(parts[4]):
-            problems.append(
-                Problem(number, f"The table says {side} {position}, but its file is {images[number].name}.")
-            )
+            reason = f"The table says {side} {position}, but its file is {images[number].name}."
+            problems.append(Problem(number, reason))
             continue
-        findings: tuple[Annotation, ...] | None = ()
-        if number in outlines:
-            try:
-                findings = _findings(outlines[number], label)
-            except (ExpatError, LookupError, TypeError, ValueError) as error:
-                findings = None
-                reason = f"{outlines[number].name} cannot be read ({error!r}), it counts as not annotated."
-                problems.append(Problem(number, reason))
+        annotations = try_annotations(number, problems, _annotations, outlines.get(number), label)
         patient = parts[1] if row["Patient ID"] in ("", "removed") else row["Patient ID"]
-        view = View(number, side, position, "FFDM", (images[number],), findings)
+        view = View(number, side, position, "FFDM", (images[number],), annotations)
         attributes = {"birads": row["Bi-Rads"], "density": row["ACR"]}
         entries.append(Entry(patient, row["Acquisition date"], view, label, attributes=attributes))
     return assemble("INbreast", entries, problems, ["Malignant means BI-RADS 4 to 6."])
@@ -67,11 +59,15 @@ def _label(birads: str) -> Label | None:
     return "negative" if match[1] == "1" else "benign" if match[1] in "23" else "malignant"
 
 
-def _findings(path: Path, label: Label) -> tuple[Annotation, ...] | None:
+def _annotations(path: Path | None, label: Label) -> tuple[Annotation, ...] | None:
     """The outlines with an extent, as boxes; None for a malignant image on which there are only points."""
-    with path.open("rb") as file:
-        rois = [roi for image in plistlib.load(file)["Images"] for roi in image["ROIs"]]
-    findings, points_only = [], False
+    if path is None:
+        return ()
+    try:
+        rois = [roi for image in plistlib.loads(path.read_bytes())["Images"] for roi in image["ROIs"]]
+    except Exception as error:  # plistlib raises whatever its parsers raise
+        raise InputError(f"{path.name} cannot be read ({error!r})") from error
+    annotations, points_only = [], False
     for roi in rois:
         kind = str(roi.get("Name", ""))
         if kind.lower().startswith("pectoral"):
@@ -82,7 +78,7 @@ def _findings(path: Path, label: Label) -> tuple[Annotation, ...] | None:
             points_only = True
             continue
         malignant = label == "malignant" and kind.strip().lower() in LESIONS
-        findings.append(Annotation((min(xs), min(ys), max(xs), max(ys)), malignant, kind=kind))
-    if label == "malignant" and points_only and not findings:
+        annotations.append(Annotation((min(xs), min(ys), max(xs), max(ys)), malignant, kind=kind))
+    if label == "malignant" and points_only and not annotations:
         return None
-    return tuple(findings)
+    return tuple(annotations)

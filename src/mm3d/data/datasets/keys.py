@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from mm3d.data.records import Breast
 
-KEY = ("PatientID", "StudyUID", "View")  # columns; a fourth, Modality, may be there
+KEY = ("PatientID", "StudyUID", "View")  # columns; there may be a fourth one, Modality
 
 
 class Key(NamedTuple):
@@ -26,14 +26,13 @@ class Key(NamedTuple):
 
 
 def keys_of(breast: Breast) -> list[Key]:
-    """A key for each view: the one that its name spells out, otherwise the next that nobody has."""
+    """A key for each view. A view whose name is that of a key has this key, others the first that no view has."""
     names = {view.name for view in breast.views}
     keys: list[Key] = []
     for view in breast.views:
         kind = (view.laterality + view.position).lower()
-        numbers = ["", *map(str, range(1, 10 + len(names)))]
-        options = [Key(breast.patient, breast.exam, kind + number, view.modality) for number in numbers]
-        spelt = [key for key in options if key.name == view.name]
-        free = [key for key in options if key.name not in names and key not in keys]
-        keys.append((spelt or free)[0])
+        kinds = [kind, *(f"{kind}{number}" for number in range(1, 10 + len(names)))]
+        candidates = [Key(breast.patient, breast.exam, name, view.modality) for name in kinds]
+        named = next((key for key in candidates if key.name == view.name), None)
+        keys.append(named or next(key for key in candidates if key.name not in names and key not in keys))
     return keys

@@ -1,10 +1,10 @@
 """Our interchange format: the three tables of BCS-DBT beside the files, with columns for what BCS-DBT cannot say.
 
-What is in brackets may be left out, a column or a cell; everything that reads BCS-DBT's tables reads these, too.
+Columns and cells in brackets may be left out. Everything that reads BCS-DBT's tables also reads these.
 
 - file-paths.csv: PatientID, StudyUID, View, descriptive_path, classic_path
   [Modality: DBT or FFDM, DBT if not given] [Split] [Name: the view's name, if not "PatientID StudyUID View"]
-  [Annotated: 0 or 1, where it does not follow from the labels as it does in BCS-DBT, see `_findings`]
+  [Annotated: 0 or 1, where it does not follow from the labels as it does in BCS-DBT, see `_decide_annotations`]
 - labels.csv: PatientID, StudyUID, View, Normal, Actionable, Benign, Cancer; one of the four is 1, the others are 0
   [Modality] [any further column is an attribute of the breast]
 - boxes.csv: PatientID, StudyUID, View, Subject, Slice, X, Y, Width, Height, Class, AD, VolumeSlices
@@ -12,6 +12,9 @@ What is in brackets may be left out, a column or a cell; everything that reads B
 
 A view is lcc, lmlo, rcc or rmlo, with a number behind it if there are several of a kind. Paths are relative to the
 folder. Tomosynthesis is in BCS-DBT's corrected frame (`View.upright`), mammograms are as stored, with Slice 0 of 1.
+
+The tables are joined with dictionaries, not with pandas or polars: a repeat such as lcc2 takes the label of lcc only if
+it has none of its own, and each bad row is reported in a sentence. Both take more lines there, and a heavy import.
 """
 
 import csv
@@ -19,7 +22,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import cast
 
@@ -29,7 +32,7 @@ from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Mod
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
-# Labels of BCS-DBT, from harmless to worst. Actionable was recalled, but neither biopsied nor marked.
+# Labels of BCS-DBT, from harmless to worst. Actionable was recalled, but neither biopsied nor annotated.
 LABEL_OF: dict[str, Label] = {"Normal": "negative", "Actionable": "negative", "Benign": "benign", "Cancer": "malignant"}
 GRADES = tuple(LABEL_OF)
 DISTORTION = "architectural distortion"
@@ -44,7 +47,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class TableView:
-    """What the tables say of one view, before anybody has looked for its file."""
+    """What the tables say of one view, before its file is looked for."""
 
     key: Key
     name: str
@@ -52,19 +55,22 @@ class TableView:
     position: Position
     modality: Modality
     grade: str  # the label's column
-    findings: tuple[Annotation, ...] | None
-    paths: tuple[str, ...]  # as written, the classic one first; none where there is a label only
+    annotations: tuple[Annotation, ...] | None
+    slices: int | None  # of the volume, if a box says so
+    paths: tuple[str, ...]  # as in the table, the classic one first; empty if the view has a label only
     split: str
     attributes: dict[str, str]
-    slices: int | None = None  # of the volume, where a box says so
 
     @property
     def breast(self) -> tuple[str, str, str]:
         return self.key.patient, self.key.study, self.laterality
 
 
+# Reading
+
+
 def read(folder: Path) -> Cohort:
-    """A folder with file-paths.csv, labels.csv and boxes.csv."""
+    """Read a folder with file-paths.csv, labels.csv and boxes.csv."""
     if (folder / "trial.json").is_file() and not (folder / "file-paths.csv").is_file():
         raise InputError(f"{folder} is a virtual trial that is not finished; give its 'mm3d phantom' command again.")
     views, problems = read_views(folder)
@@ -72,12 +78,12 @@ def read(folder: Path) -> Cohort:
     def find(view: TableView) -> Path | None:
         return next((folder / path for path in view.paths if (folder / path).is_file()), None)
 
-    entries, lost = locate(views, find, folder)
-    return assemble(folder.resolve().name, entries, [*problems, *lost])
+    entries, missing = locate_files(views, find, folder)
+    return assemble(folder.resolve().name, entries, [*problems, *missing])
 
 
 def read_views(folder: Path) -> tuple[list[TableView], list[Problem]]:
-    """What the three tables of a folder say, and what is wrong with them; no image is looked for."""
+    """What the three tables of a folder say, and what is wrong with them. No image is looked for."""
     return join(
         read_rows(folder / "file-paths.csv", FILE_PATHS),
         read_rows(folder / "labels.csv", LABELS),
@@ -88,49 +94,50 @@ def read_views(folder: Path) -> tuple[list[TableView], list[Problem]]:
 def join(
     file_paths: Iterable[Row], labels: Iterable[Row], boxes: Iterable[Row]
 ) -> tuple[list[TableView], list[Problem]]:
-    """The rows of the three tables, view by view; no file is looked at.
+    """Join the rows of the three tables, view by view.
 
-    A repeat such as lcc2 is joined by its own name where the labels have that, otherwise it has the label of lcc. Boxes
-    of lcc were drawn on lcc and not on a repeat of it; only where no table has a view called lcc, and lcc2 is its only
-    repeat, they are those of lcc2.
+    A repeat such as lcc2 has its own label if there is one, otherwise the label of lcc. Boxes of lcc are on lcc, not on
+    a repeat. Only if no table has a view lcc, and lcc2 is its only repeat, they are on lcc2.
     """
-    paths_of, labels_of, boxes_of = _by_key(file_paths), _by_key(labels), _by_key(boxes)
-    lent = {key.stem for key in paths_of if key not in labels_of}
-    keys = dict.fromkeys([*paths_of, *(key for key in labels_of if key not in lent)])
+    paths_of, labels_of, boxes_of = _group_by_key(file_paths), _group_by_key(labels), _group_by_key(boxes)
+    labels_of_repeats = {key.stem for key in paths_of if key not in labels_of}
+    keys = dict.fromkeys([*paths_of, *(key for key in labels_of if key not in labels_of_repeats)])
     repeats = Counter(key.stem for key in paths_of)
     views: list[TableView] = []
     problems: list[Problem] = []
-    boxed: set[Key] = set()
+    used_boxes: set[Key] = set()
     for key in keys:
         label_key = key if key in labels_of else key.stem
-        alone = key in paths_of and key.stem not in keys and repeats[key.stem] == 1
-        box_key = key.stem if alone and key not in boxes_of else key
-        boxed.add(box_key)
-        marks: list[Annotation] | None = None
+        only_repeat = key in paths_of and key.stem not in keys and repeats[key.stem] == 1
+        box_key = key.stem if only_repeat and key not in boxes_of else key
+        used_boxes.add(box_key)
+        rows = boxes_of.get(box_key, [])
+        drawn: list[Annotation] | None = None
         slices: int | None = None
         try:
-            marks = [_finding(row, key.modality) for row in boxes_of.get(box_key, [])]
-            slices = next((_whole(row, "VolumeSlices") for row in boxes_of.get(box_key, [])), None)
+            drawn = [_read_box(row, key.modality) for row in rows]
+            slices = _whole_number(rows[0], "VolumeSlices") if rows else None
         except InputError as error:
             problems.append(Problem(key.name, f"Its boxes are left out, it counts as not annotated: {error}."))
         try:
-            view = _view(key, paths_of.get(key, []), labels_of.get(label_key, []), marks)
-            views.append(replace(view, slices=slices))
+            views.append(_join_view(key, paths_of.get(key, []), labels_of.get(label_key, []), drawn, slices))
         except InputError as error:
             problems.append(Problem(key.name, str(error)))
-    unused = [key for key in boxes_of if key not in boxed]
+    unused = [key for key in boxes_of if key not in used_boxes]
     return views, problems + [Problem(key.name, "It has boxes, but no other table names this view.") for key in unused]
 
 
-def _by_key(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    result: dict[Key, list[Row]] = {}
+def _group_by_key(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
         key = Key(row["PatientID"], row["StudyUID"], row["View"].lower(), row.get("Modality", "").upper() or "DBT")
-        result.setdefault(key, []).append(row)
-    return result
+        groups.setdefault(key, []).append(row)
+    return groups
 
 
-def _view(key: Key, paths: Sequence[Row], labels: Sequence[Row], marks: list[Annotation] | None) -> TableView:
+def _join_view(
+    key: Key, paths: Sequence[Row], labels: Sequence[Row], drawn: list[Annotation] | None, slices: int | None
+) -> TableView:
     view = re.fullmatch("(l|r)(cc|mlo)[0-9]*", key.view)
     if not key.patient or not key.study:
         raise InputError("It has no PatientID or no StudyUID.")
@@ -143,60 +150,62 @@ def _view(key: Key, paths: Sequence[Row], labels: Sequence[Row], marks: list[Ann
     if not labels:
         raise InputError("It has no row in the labels.")
     path = paths[0] if paths else {}
-    ones = [grade for grade in GRADES if labels[0][grade] == "1"]
-    if len(ones) != 1 or any(labels[0][grade] not in ("0", "1") for grade in GRADES):
+    grades = [grade for grade in GRADES if labels[0][grade] == "1"]
+    if len(grades) != 1 or any(labels[0][grade] not in ("0", "1") for grade in GRADES):
         raise InputError(f"Its label is not exactly one of {', '.join(GRADES)}.")
-    (grade,) = ones
+    attributes = {name: value for name, value in labels[0].items() if name and value and not _is_column(name)}
     return TableView(
         key=key,
         name=path.get("Name") or key.name,
         laterality=cast(Laterality, view[1].upper()),
         position=cast(Position, view[2].upper()),
         modality=cast(Modality, key.modality),
-        grade=grade,
-        findings=_findings(grade, path.get("Annotated", ""), marks),
+        grade=grades[0],
+        annotations=_decide_annotations(grades[0], path.get("Annotated", ""), drawn),
+        slices=slices,
         paths=tuple(dict.fromkeys(path[column] for column in ("classic_path", "descriptive_path") if path.get(column))),
         split=path.get("Split", ""),
-        attributes={
-            column: value
-            for column, value in labels[0].items()
-            if column and value and column not in (*LABELS, "Modality")
-        },
+        attributes=attributes,
     )
 
 
-def _findings(grade: str, annotated: str, marks: list[Annotation] | None) -> tuple[Annotation, ...] | None:
-    """The rule of BCS-DBT, where Annotated does not overrule it: everything that was biopsied is marked, so a Benign or
-    Cancer view without boxes is one that nobody annotated, and in all others there is nothing."""
+def _is_column(name: str) -> bool:
+    """Whether a column of the labels has a meaning of its own; all others are attributes."""
+    return name in (*LABELS, "Modality")
+
+
+def _decide_annotations(grade: str, annotated: str, drawn: list[Annotation] | None) -> tuple[Annotation, ...] | None:
+    """The rule of BCS-DBT, unless Annotated overrules it: everything that was biopsied has a box. So a Benign or Cancer
+    view without boxes was not annotated, and in all other views there is nothing to annotate."""
     if annotated not in ("", "0", "1"):
         raise InputError(f"Annotated is {annotated!r}, neither 0 nor 1.")
-    if marks is None:  # they could not be read
+    if drawn is None:  # the boxes could not be read
         return None
     negative = LABEL_OF[grade] == "negative"
-    if marks and (annotated == "0" or (annotated == "" and negative)):
+    if drawn and (annotated == "0" or (annotated == "" and negative)):
         raise InputError(f"It has boxes, but its label is {grade}{' and it is not annotated' * (annotated == '0')}.")
-    if grade != "Cancer" and any(mark.malignant for mark in marks):
+    if grade != "Cancer" and any(annotation.malignant for annotation in drawn):
         raise InputError(f"It has a cancer box, but its label is {grade}.")
-    if marks or annotated == "1" or (annotated == "" and negative):
-        return tuple(marks)
+    if drawn or annotated == "1" or (annotated == "" and negative):
+        return tuple(drawn)
     return None
 
 
-def _finding(row: Row, modality: str) -> Annotation:
+def _read_box(row: Row, modality: str) -> Annotation:
     x, y, width, height = (_number(row, column) for column in ("X", "Y", "Width", "Height"))
-    chosen, first, last = (_whole(row, column) for column in ("Slice", "FirstSlice", "LastSlice"))
-    slices = 1 if modality == "FFDM" else _whole(row, "VolumeSlices")
-    for index in (chosen, first, last):
+    best, first, last = (_whole_number(row, column) for column in ("Slice", "FirstSlice", "LastSlice"))
+    slices = 1 if modality == "FFDM" else _whole_number(row, "VolumeSlices")
+    for index in (best, first, last):
         if index is not None and not 0 <= index < (math.inf if slices is None else slices):
             raise InputError(f"a box is on slice {index}, which is not one of {slices} slices")
     if row["Class"].lower() not in ("benign", "cancer"):
         raise InputError(f"a box's class {row['Class']!r} is neither benign nor cancer")
     if modality == "FFDM":
-        chosen = first = last = None
+        best = first = last = None
     return Annotation(
         box=(x, y, x + width, y + height),
         malignant=row["Class"].lower() == "cancer",
-        slice=chosen,
+        slice=best,
         first_slice=first,
         last_slice=last,
         kind=row.get("Kind") or (DISTORTION if row["AD"] == "1" else ""),
@@ -213,10 +222,10 @@ def _number(row: Row, column: str) -> float:
     return number
 
 
-def _whole(row: Row, column: str) -> int | None:
+def _whole_number(row: Row, column: str) -> int | None:
     if not row.get(column):
         return None
-    number = _number(row, column)  # pandas writes 16.0 where a column has empty cells, too
+    number = _number(row, column)  # pandas writes 16.0 if the column has empty cells, too
     if not number.is_integer():
         raise InputError(f"a box's {column} {row[column]!r} is not a whole number")
     return int(number)
@@ -230,28 +239,16 @@ def worst_grades(views: Iterable[TableView]) -> dict[tuple[str, str, str], str]:
     return worst
 
 
-def locate(
+def locate_files(
     views: Sequence[TableView], find: Callable[[TableView], Path | None], folder: Path
 ) -> tuple[list[Entry], list[Problem]]:
-    """The views whose files `find` has. A breast's label is that of the tables: a cancer does not become a negative
-    because the view that shows it was not downloaded."""
+    """Look for the views' files with `find`. A breast's label is that of the tables: a cancer does not become a
+    negative because the view that shows it was not downloaded."""
     files: dict[Key, Path] = {}
     problems, missing = [], 0
     for view in views:
-        leaving = next((path for path in view.paths if _leaves(path)), None)
-        if leaving is not None:
-            problems.append(Problem(view.name, f"Its path {leaving!r} leaves the folder."))
-            continue
-        if not view.paths:
-            problems.append(
-                Problem(
-                    view.name,
-                    "It is in the labels, but file-paths does not name its file; take the table of the same version.",
-                )
-            )
-            continue
         try:
-            file = find(view)
+            file = _locate(view, find)
         except InputError as error:
             problems.append(Problem(view.name, str(error)))
             continue
@@ -264,65 +261,76 @@ def locate(
         raise InputError(f"{folder} has none of the {missing} files that its tables name; download the images into it.")
     owners, worst, entries = Counter(files.values()), worst_grades(views), []
     for view in views:
-        if view.key not in files:
+        file = files.get(view.key)
+        if file is None:
             continue
-        file = files[view.key]
         if owners[file] > 1:
             problems.append(Problem(view.name, f"Its file {file} is also the file of another view."))
             continue
-        entries.append(
-            Entry(
-                patient=view.key.patient,
-                exam=view.key.study,
-                view=View(
-                    name=view.name,
-                    laterality=view.laterality,
-                    position=view.position,
-                    modality=view.modality,
-                    files=(file,),
-                    annotations=view.findings,
-                    upright=view.modality == "DBT",
-                ),
-                label=LABEL_OF[worst[view.breast]],
-                split=view.split,
-                attributes=view.attributes,
-            )
+        record = View(
+            name=view.name,
+            laterality=view.laterality,
+            position=view.position,
+            modality=view.modality,
+            files=(file,),
+            annotations=view.annotations,
+            upright=view.modality == "DBT",
         )
+        label = LABEL_OF[worst[view.breast]]
+        entries.append(Entry(view.key.patient, view.key.study, record, label, view.split, view.attributes))
     return entries, problems
 
 
-def _leaves(path: str) -> bool:
+def _locate(view: TableView, find: Callable[[TableView], Path | None]) -> Path | None:
+    for path in view.paths:
+        if _leaves_folder(path):
+            raise InputError(f"Its path {path!r} leaves the folder.")
+    if not view.paths:
+        raise InputError(
+            "It is in the labels, but file-paths does not name its file; take the table of the same version."
+        )
+    return find(view)
+
+
+def _leaves_folder(path: str) -> bool:
     """Whether a path of a table may lead out of its folder, on any system: a table may come from anywhere."""
     parsed = PureWindowsPath(path)  # knows drives and both slashes
     return bool(parsed.anchor) or ".." in parsed.parts
 
 
-def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> None:
-    """Writes the tables of a cohort whose files lie under the folder, so that `read` gives its breasts back.
+# Writing
 
-    `volume_slices`: how many slices each tomosynthesis view with findings has, by the view's name.
+
+def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> None:
+    """Write the tables of a cohort, so that `read` gives its breasts back.
+
+    Parameters
+    ----------
+    cohort : its files lie in the folder.
+    folder : where the tables go.
+    volume_slices : by the view's name, how many slices each tomosynthesis view with annotations has.
     """
-    names = Counter((breast.patient, breast.exam, breast.laterality) for breast in cohort.breasts)
+    names = Counter(breast.name for breast in cohort.breasts)
     if names and max(names.values()) > 1:
-        raise InputError(f"{' '.join(names.most_common(1)[0][0])} is twice in the cohort, and would become one breast.")
+        raise InputError(f"{names.most_common(1)[0][0]} is twice in the cohort, and would become one breast.")
     file_paths: list[dict[str, str]] = []
     labels: list[dict[str, str]] = []
     boxes: list[dict[str, str]] = []
     attributes = dict.fromkeys(name for breast in cohort.breasts for name in breast.attributes)
     for name in attributes:
-        if not name or name in (*LABELS, "Modality"):
+        if not name or _is_column(name):
             raise InputError(f"An attribute cannot be called {name!r} in the tables; rename it.")
     for breast in cohort.breasts:
-        for view, key, grade in zip(breast.views, keys_of(breast), _grades_of(breast), strict=True):
+        for view, key, grade in zip(breast.views, keys_of(breast), _grade_views(breast), strict=True):
             ids = dict(zip(KEY, key[:3], strict=True)) | {"Modality": view.modality}
-            path = _path_in(folder, view)
+            path = _relative_path(folder, view)
             file_paths.append(
                 ids
                 | {"descriptive_path": path, "classic_path": path, "Split": breast.split}
-                | {"Name": "" if view.name == key.name else view.name, "Annotated": _annotated(grade, view)}
+                | {"Name": "" if view.name == key.name else view.name, "Annotated": _annotated_cell(grade, view)}
             )
             labels.append(ids | {column: str(int(column == grade)) for column in GRADES} | breast.attributes)
-            boxes += [ids | _box(view, finding, volume_slices) for finding in view.annotations or ()]
+            boxes += [ids | _box_cells(view, annotation, volume_slices) for annotation in view.annotations or ()]
     for row in (*file_paths, *labels, *boxes):
         for column, value in row.items():
             if value != value.strip() or not value.isprintable():
@@ -333,34 +341,34 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
     _write_table(folder / "file-paths.csv", FILE_PATHS, ("Modality", "Split", "Name", "Annotated"), file_paths)
 
 
-def _grades_of(breast: Breast) -> list[str]:
-    """A label for each view: what its findings say, if that adds up to the breast's label, otherwise the breast's."""
+def _grade_views(breast: Breast) -> list[str]:
+    """A label for each view: what its annotations say if that adds up to the breast's label, otherwise the breast's."""
     if breast.label is None:
         raise InputError(f"{breast.name} has no label, and the tables need one.")
     own: list[Label] = []
     for view in breast.views:
         if view.annotations is None:
             own.append(breast.label)
-        elif any(finding.malignant for finding in view.annotations):
+        elif any(annotation.malignant for annotation in view.annotations):
             own.append("malignant")
         else:
             own.append("benign" if view.annotations else "negative")
     if max(own, key=SEVERITY.__getitem__) != breast.label:
         own = [breast.label] * len(own)
-    # Actionable and normal are both negative; only the attribute that our reader of BCS-DBT gives tells them apart.
+    # Actionable and normal are both negative. Our reader of BCS-DBT keeps the difference in an attribute.
     negative = "Actionable" if breast.attributes.get("bcs_dbt") == "actionable" else "Normal"
     return [{"negative": negative, "benign": "Benign", "malignant": "Cancer"}[label] for label in own]
 
 
-def _annotated(grade: str, view: View) -> str:
-    """The cell that `_findings` needs to come to the same result, empty where the rule of BCS-DBT does."""
+def _annotated_cell(grade: str, view: View) -> str:
+    """The cell that `_decide_annotations` needs to come to the same result; empty if the rule of BCS-DBT does."""
     negative = LABEL_OF[grade] == "negative"
     if negative == (view.annotations == ()):
         return ""
     return "0" if view.annotations is None else "1"
 
 
-def _path_in(folder: Path, view: View) -> str:
+def _relative_path(folder: Path, view: View) -> str:
     if len(view.files) != 1:
         raise InputError(f"{view.name}: the tables hold one file per view, this one has {len(view.files)}.")
     if view.upright != (view.modality == "DBT"):
@@ -369,34 +377,34 @@ def _path_in(folder: Path, view: View) -> str:
         path = view.files[0].absolute().relative_to(folder.absolute()).as_posix()
     except ValueError:
         path = ".."
-    if _leaves(path):
+    if _leaves_folder(path):
         raise InputError(f"{view.name}: {view.files[0]} is not in {folder}; write the tables where the files are.")
     return path
 
 
-def _box(view: View, finding: Annotation, volume_slices: Mapping[str, int]) -> dict[str, str]:
-    x1, y1, x2, y2 = finding.box
-    marks = (finding.slice, finding.first_slice, finding.last_slice)
+def _box_cells(view: View, annotation: Annotation, volume_slices: Mapping[str, int]) -> dict[str, str]:
+    x1, y1, x2, y2 = annotation.box
+    indices = (annotation.slice, annotation.first_slice, annotation.last_slice)
     if view.modality == "FFDM":
-        if marks != (None, None, None):
-            raise InputError(f"{view.name}: a mammogram has no slices, but a finding of it is on one.")
-        slices, marks = 1, (0, None, None)
+        if indices != (None, None, None):
+            raise InputError(f"{view.name}: a mammogram has no slices, but an annotation of it is on one.")
+        slices, indices = 1, (0, None, None)
     elif view.name in volume_slices:
         slices = volume_slices[view.name]
     else:
-        raise InputError(f"{view.name}: the number of its slices is needed, because it has findings.")
-    if any(mark is not None and not 0 <= mark < slices for mark in marks):
-        raise InputError(f"{view.name}: a finding is on slices {marks}, the volume has {slices}.")
+        raise InputError(f"{view.name}: the number of its slices is needed, because it has annotations.")
+    if any(index is not None and not 0 <= index < slices for index in indices):
+        raise InputError(f"{view.name}: an annotation is on slices {indices}, the volume has {slices}.")
     columns = ("Slice", "FirstSlice", "LastSlice")
-    row = {column: "" if mark is None else str(mark) for column, mark in zip(columns, marks, strict=True)}
+    cells = {column: "" if index is None else str(index) for column, index in zip(columns, indices, strict=True)}
     for column, number in (("X", x1), ("Y", y1), ("Width", x2 - x1), ("Height", y2 - y1)):
-        row[column] = str(int(number)) if float(number).is_integer() else repr(float(number))
-    return row | {
+        cells[column] = str(int(number)) if float(number).is_integer() else repr(float(number))
+    return cells | {
         "Subject": "0",  # BCS-DBT does not say what it means; nearly always it is 0
-        "Class": "cancer" if finding.malignant else "benign",
-        "AD": str(int(finding.kind == DISTORTION)),
+        "Class": "cancer" if annotation.malignant else "benign",
+        "AD": str(int(annotation.kind == DISTORTION)),
         "VolumeSlices": str(slices),
-        "Kind": finding.kind,
+        "Kind": annotation.kind,
     }
 
 

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_one, read_rows
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -24,32 +24,28 @@ SPLITS = {"training": "train", "test": "test"}
 
 
 def read(folder: Path) -> Cohort:
-    root = find_one(folder, IMAGES).parent
-    marks: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for mark in read_rows(root / "finding_annotations.csv", FINDING_COLUMNS):
-        marks[mark["image_id"]].append(mark)
-    entries, problems = [], []
+    root = find_file(folder, IMAGES).parent
+    boxes: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for box in read_rows(root / "finding_annotations.csv", FINDING_COLUMNS):
+        boxes[box["image_id"]].append(box)
+    entries: list[Entry] = []
+    problems: list[Problem] = []
     for row in read_rows(root / IMAGES, IMAGE_COLUMNS):
         name, study = row["image_id"], row["study_id"]
         side, position = SIDES.get(row["laterality"]), POSITIONS.get(row["view_position"])
         birads, split = _birads(row["breast_birads"]), SPLITS.get(row["split"])
+        files = [root / "images" / study / f"{name}{suffix}" for suffix in (".dicom", ".dcm")]
+        file = next((path for path in files if path.is_file()), None)
         if side is None or position is None or birads is None or split is None:
             code = ", ".join(row[key] for key in ("laterality", "view_position", "breast_birads", "split"))
             problems.append(Problem(name, f"Its row ({code}) has a side, view, BI-RADS or split that is not known."))
-            continue
-        files = [root / "images" / study / f"{name}{suffix}" for suffix in (".dicom", ".dcm")]
-        file = next((path for path in files if path.is_file()), None)
-        if file is None:
+        elif file is None:
             problems.append(Problem(name, f"Its file {files[0]} is missing."))
-            continue
-        findings: tuple[Annotation, ...] | None = None
-        try:
-            findings = _findings(marks[name], birads, float(row["width"]), float(row["height"]))
-        except (InputError, SyntaxError, ValueError) as error:
-            problems.append(Problem(name, f"Its findings are left out, it counts as not annotated: {error}."))
-        view = View(name, side, position, "FFDM", (file,), findings)
-        attributes = {"birads": str(birads), "density": row["breast_density"].removeprefix("DENSITY ")}
-        entries.append(Entry(study, study, view, LABELS[birads], split, attributes))
+        else:
+            annotations = try_annotations(name, problems, _annotations, boxes[name], row, birads)
+            view = View(name, side, position, "FFDM", (file,), annotations)
+            attributes = {"birads": str(birads), "density": row["breast_density"].removeprefix("DENSITY ")}
+            entries.append(Entry(study, study, view, LABELS[birads], split, attributes))
     return assemble("VinDr-Mammo", entries, problems, ["Malignant means BI-RADS 4 or 5: there is no pathology."])
 
 
@@ -58,22 +54,22 @@ def _birads(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _findings(marks: list[dict[str, str]], breast: int, width: float, height: float) -> tuple[Annotation, ...]:
-    """The findings of one view; one without a BI-RADS of its own takes the breast's."""
-    if not marks:
+def _annotations(boxes: list[dict[str, str]], image: dict[str, str], breast: int) -> tuple[Annotation, ...]:
+    """The annotations of one image; a box without a BI-RADS of its own takes the breast's."""
+    if not boxes:
         raise InputError("finding_annotations.csv has no row for it")
-    findings = []
-    for mark in marks:
-        categories = ast.literal_eval(mark["finding_categories"])
+    annotations = []
+    for box in boxes:
+        categories = ast.literal_eval(box["finding_categories"])
         if categories == ["No Finding"]:
-            if len(marks) > 1:
+            if len(boxes) > 1:
                 raise InputError("it has 'No Finding' next to other rows")
             return ()
-        birads = _birads(mark["finding_birads"]) if mark["finding_birads"] else breast
+        birads = _birads(box["finding_birads"]) if box["finding_birads"] else breast
         if birads is None:
-            raise InputError(f"{mark['finding_birads']!r} is not known")
-        x1, y1, x2, y2 = (float(mark[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
+            raise InputError(f"{box['finding_birads']!r} is not known")
+        x1, y1, x2, y2 = (float(box[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
         # Some boxes reach a fraction of a pixel over the border.
-        box = (max(x1, 0.0), max(y1, 0.0), min(x2, width), min(y2, height))
-        findings.append(Annotation(box, LABELS[birads] == "malignant", kind=", ".join(categories)))
-    return tuple(findings)
+        corners = (max(x1, 0.0), max(y1, 0.0), min(x2, float(image["width"])), min(y2, float(image["height"])))
+        annotations.append(Annotation(corners, LABELS[birads] == "malignant", kind=", ".join(categories)))
+    return tuple(annotations)
