@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from timing import Row, in_its_own_process, seconds_of_each
 
-from mm3d.data.dicom.frames import FrameReader
+from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import Header, read_header
 from mm3d.data.prepare.run import prepare_views
 from mm3d.data.prepare.settings import PrepareSettings
@@ -90,7 +90,7 @@ def volume(path: Path, side: str = "L", view: str = "CC", study: str | None = No
 
 
 def _decode(header: Header, numbers: list[int]) -> None:
-    with FrameReader(header) as reader:
+    with SliceReader([header]) as reader:
         for number in numbers:
             reader.read(number)
 

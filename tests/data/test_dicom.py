@@ -20,7 +20,7 @@ from pydicom.uid import ImplicitVRLittleEndian, RLELossless
 from support.dicom_files import breast, compressed, dataset, item, mammogram, tomosynthesis, write
 
 from mm3d.data.datasets.folder import read_headers
-from mm3d.data.dicom.frames import FrameReader
+from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import SLICES, Header, read_header
 from mm3d.data.dicom.window import LookupTable, Window, read_display
 from mm3d.shared.errors import InputError
@@ -31,8 +31,8 @@ J2K, JPEG, RLE = "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.50", str(RLELoss
 
 def read_all(path: Path) -> np.ndarray:
     header = read_header(path)
-    with FrameReader(header) as reader:
-        return np.stack([reader.read(number) for number in header.frame_order])
+    with SliceReader([header]) as reader:
+        return np.stack([reader.read(z) for z in range(header.frames)])
 
 
 def j2k(frame: np.ndarray, bits: int = 10) -> bytes:

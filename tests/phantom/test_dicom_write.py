@@ -10,7 +10,7 @@ import pytest
 from pydicom import dcmread
 from support.virtual_trial import SYSTEM, TRIAL, render
 
-from mm3d.data.dicom.frames import FrameReader
+from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import read_header
 from mm3d.data.dicom.window import Window
 from mm3d.phantom.dicom import write_view
@@ -43,7 +43,7 @@ def test_a_view_reads_back_to_the_same_pixels_and_facts(image: SyntheticView, tm
     if image.view.modality == "FFDM":  # by this, viewers hang mammograms
         letters = dcmread(path, stop_before_pixels=True).PatientOrientation
         assert list(letters) == ORIENTATION[image.view.laterality, image.view.position]
-    with FrameReader(header) as reader:
+    with SliceReader([header]) as reader:
         pixels = np.stack([reader.read(number) for number in header.frame_order])
     assert np.array_equal(pixels, image.pixels)
 

@@ -19,18 +19,7 @@ ImagePair = tuple[Image | None, Image | None]  # CC, MLO
 
 
 def prepared_breasts(folder: Path, split: str | None, modality: Modality) -> list[PreparedBreast]:
-    """Choose breasts of a prepared folder.
-
-    Parameters
-    ----------
-    folder : a prepared folder.
-    split : train, validation or test; None takes all breasts.
-    modality : DBT or FFDM.
-
-    Returns
-    -------
-    The breasts that have views of the modality, with these views only.
-    """
+    """The breasts of a prepared folder that have views of the modality, with these views only. Without a split, all."""
     breasts = read_breasts(folder)
     splits = {prepared.breast.split for prepared in breasts}
     if split is not None and split not in splits:

@@ -6,7 +6,6 @@ are exchanged in many rows; the mask is the one that has the size of the whole i
 and in the calcification tables: each becomes one view with all of its annotations.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pydicom
 
 from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
 from mm3d.data.dicom.header import read_dataset
-from mm3d.data.records import Annotation, Cohort, Label, Laterality, Position, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
 COLUMNS = (
@@ -25,55 +24,27 @@ MALIGNANT = {"MALIGNANT": True, "BENIGN": False, "BENIGN_WITHOUT_CALLBACK": Fals
 TAGS = ("SeriesInstanceUID", "Rows", "Columns")
 
 
-@dataclass(frozen=True)
-class Abnormality:
-    """A row of a table."""
-
-    view: str  # P_00001_LEFT_CC
-    patient: str
-    laterality: Laterality
-    position: Position
-    malignant: bool
-    kind: str
-    density: str
-    birads: str
-    split: str
-    image: str  # paths as the table has them
-    rois: tuple[str, str]  # mask and crop, in either order
+Row = dict[str, str]  # an abnormality: a row of a table, with the name of its view and its split
 
 
-def read_tables(folder: Path) -> list[Abnormality]:
+def read_tables(folder: Path) -> list[Row]:
     """All rows of the four tables, with the split of the table they are in; needs no images."""
     rows = []
     for kind, split in (("mass", "train"), ("mass", "test"), ("calc", "train"), ("calc", "test")):
         table = find_file(folder, f"*{kind}_case_description_{split}_set.csv")
         for row in read_rows(table, COLUMNS):
-            side, position = SIDES.get(row["left or right breast"]), POSITIONS.get(row["image view"])
-            malignant = MALIGNANT.get(row["pathology"])
-            name = f"{row['patient_id']}_{row['left or right breast']}_{row['image view']}"
-            if side is None or position is None or malignant is None:
+            side, position = row["left or right breast"], row["image view"]
+            name = f"{row['patient_id']}_{side}_{position}"
+            if side not in SIDES or position not in POSITIONS or row["pathology"] not in MALIGNANT:
                 raise InputError(f"{table}: {name} {row['pathology']} is not a row of CBIS-DDSM; download it again.")
-            rows.append(
-                Abnormality(
-                    view=name,
-                    patient=row["patient_id"],
-                    laterality=side,
-                    position=position,
-                    malignant=malignant,
-                    kind=row["abnormality type"],
-                    density=row.get("breast_density") or row.get("breast density") or "",
-                    birads=row["assessment"],
-                    split=split,
-                    image=row["image file path"],
-                    rois=(row["ROI mask file path"], row["cropped image file path"]),
-                )
-            )
+            density = row.get("breast_density") or row.get("breast density") or ""
+            rows.append(row | {"view": name, "split": split, "density": density})
     return rows
 
 
-def in_both_splits(rows: list[Abnormality]) -> set[str]:
+def in_both_splits(rows: list[Row]) -> set[str]:
     """The patients who are in a training table and in a test table."""
-    train, test = ({row.patient for row in rows if row.split == split} for split in ("train", "test"))
+    train, test = ({row["patient_id"] for row in rows if row["split"] == split} for split in ("train", "test"))
     return train & test
 
 
@@ -81,30 +52,31 @@ def read(folder: Path) -> Cohort:
     rows = read_tables(folder)
     shared = in_both_splits(rows)
     folders = {path.name: path for kind in ("Mass", "Calc") for path in folder.rglob(f"{kind}-T*_P_*") if path.is_dir()}
-    views: dict[str, list[Abnormality]] = {}
+    views: dict[str, list[Row]] = {}
     birads: dict[tuple[str, str], str] = {}
     for row in rows:
-        views.setdefault(row.view, []).append(row)
-        breast = row.patient, row.laterality
-        birads[breast] = max(birads.get(breast, ""), row.birads)
+        views.setdefault(row["view"], []).append(row)
+        breast = row["patient_id"], row["left or right breast"]
+        birads[breast] = max(birads.get(breast, ""), row["assessment"])
     entries: list[Entry] = []
     problems: list[Problem] = []
     for name, abnormalities in views.items():
         first = abnormalities[0]
+        patient, side = first["patient_id"], first["left or right breast"]
         try:
-            file = next((path for row in abnormalities for path in _locate(folders, row.image)), None)
+            file = next((path for row in abnormalities for path in _locate(folders, row["image file path"])), None)
             if file is None:
-                raise InputError(f"Its file {first.image} is missing")
+                raise InputError(f"Its file {first['image file path']} is missing")
             size = _size(file)
         except InputError as error:
             problems.append(Problem(name, f"{error}."))
             continue
         annotations = try_annotations(name, problems, _annotations, folders, abnormalities, size)
-        view = View(name, first.laterality, first.position, "FFDM", (file,), annotations)
-        label: Label = "malignant" if any(row.malignant for row in abnormalities) else "benign"
-        attributes = {"birads": birads[first.patient, first.laterality], "density": first.density}
-        split = "test" if first.patient in shared else first.split
-        entries.append(Entry(first.patient, "1", view, label, split, attributes))
+        view = View(name, SIDES[side], POSITIONS[first["image view"]], "FFDM", (file,), annotations)
+        label: Label = "malignant" if any(MALIGNANT[row["pathology"]] for row in abnormalities) else "benign"
+        attributes = {"birads": birads[patient, side], "density": first["density"]}
+        split = "test" if patient in shared else first["split"]
+        entries.append(Entry(patient, "1", view, label, split, attributes))
     notes = []
     if shared:
         notes.append(f"{len(shared)} patients are in a training and in a test table; all of their images are test.")
@@ -128,18 +100,20 @@ def _size(file: Path) -> tuple[int, int]:
     return int(header.get("Rows") or 0), int(header.get("Columns") or 0)
 
 
-def _annotations(folders: dict[str, Path], rows: list[Abnormality], size: tuple[int, int]) -> tuple[Annotation, ...]:
-    return tuple(Annotation(_box(folders, row, size), row.malignant, kind=row.kind) for row in rows)
+def _annotations(folders: dict[str, Path], rows: list[Row], size: tuple[int, int]) -> tuple[Annotation, ...]:
+    return tuple(
+        Annotation(_box(folders, row, size), MALIGNANT[row["pathology"]], kind=row["abnormality type"]) for row in rows
+    )
 
 
-def _box(folders: dict[str, Path], row: Abnormality, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    files = {file for written in row.rois for file in _locate(folders, written)}
+def _box(folders: dict[str, Path], row: Row, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    mask, crop = row["ROI mask file path"], row["cropped image file path"]  # or the other way round
+    files = {file for written in (mask, crop) for file in _locate(folders, written)}
     if not files:
-        raise InputError(f"its mask {row.rois[0]} is missing")
+        raise InputError(f"its mask {mask} is missing")
     boxes = {box for file in sorted(files) if _size(file) == size and (box := _bounds(file)) is not None}
     if len(boxes) != 1:
-        name = row.rois[0].split("/")[0]
-        raise InputError(f"{name} has {len(boxes)} masks of the size of the image where one is expected")
+        raise InputError(f"{mask.split('/')[0]} has {len(boxes)} masks of the size of the image where one is expected")
     return boxes.pop()
 
 

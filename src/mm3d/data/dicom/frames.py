@@ -1,7 +1,8 @@
-"""Pixels, one frame at a time: a volume is never in memory as a whole."""
+"""Pixels, one slice at a time: a volume is never in memory as a whole."""
 
 import struct
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,51 +24,7 @@ PLUGINS = {
     "HTJ2K": "pylibjpeg",
 }
 
-
-class FrameReader:
-    """An open file. Frames are read when they are asked for. Use it with `with`."""
-
-    def __init__(self, header: Header) -> None:
-        self.header = header
-        self.file = header.path.open("rb")
-
-    def __enter__(self) -> "FrameReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def read(self, number: int) -> NDArray[np.integer]:
-        """Frame `number` of the file, (rows, columns), as stored."""
-        try:
-            if self.header.transfer_syntax in NATIVE:
-                return self._native(number)
-            return _decode(self.header, self._encoded(number))
-        except InputError:
-            raise
-        except Exception as error:  # any exception means a damaged frame
-            raise InputError(
-                f"{self.header.path}: frame {number + 1} of {self.header.frames} cannot be decoded; "
-                "the file is damaged: copy or export it again."
-            ) from error
-
-    def _native(self, number: int) -> NDArray[np.integer]:
-        header = self.header
-        kind = np.dtype(f"<{'i' if header.signed else 'u'}{header.bits_allocated // 8}")
-        count = header.rows * header.columns
-        end = (number + 1) * count * kind.itemsize
-        self.file.seek(header.pixel_start + end - count * kind.itemsize)
-        values = np.fromfile(self.file, dtype=kind, count=count if end <= header.pixel_length else 0)
-        if len(values) < count:
-            raise InputError(f"{header.path} is cut off at frame {number + 1} of {header.frames}; copy it again.")
-        return values.reshape(header.rows, header.columns)
-
-    def _encoded(self, number: int) -> bytes:
-        header = self.header
-        if header.pixel_length != ENCAPSULATED:
-            raise InputError(f"{header.path} says it is compressed and is not; export it again.")
-        self.file.seek(header.pixel_start)
-        return get_frame(self.file, number, number_of_frames=header.frames, extended_offsets=header.frame_offsets)
+Frame = NDArray[np.integer]  # (rows, columns)
 
 
 class SliceReader:
@@ -78,33 +35,64 @@ class SliceReader:
 
     def __init__(self, headers: Sequence[Header]) -> None:
         self.headers, self.slices = headers, slices_of(headers)
-        self.open: FrameReader | None = None
-        self.last: tuple[int, NDArray[np.integer]] | None = None
+        self.open: tuple[Header, BinaryIO] | None = None
+        self.last: tuple[int, Frame] | None = None
 
     def __enter__(self) -> "SliceReader":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.open is not None:
-            self.open.file.close()
+            self.open[1].close()
 
-    def read(self, z: int) -> NDArray[np.integer]:
-        """Slice z, (rows, columns)."""
+    def read(self, z: int) -> Frame:
+        """Slice z."""
         if self.last is not None and self.last[0] == z:
             return self.last[1]
         file, number = self.slices[z]
         header = self.headers[file]
-        if self.open is None or self.open.header is not header:
+        if self.open is None or self.open[0] is not header:
             self.__exit__()
-            self.open = FrameReader(header)
-        frame = self.open.read(number)
+            self.open = (header, header.path.open("rb"))
+        frame = _read_frame(header, self.open[1], number)
         if header.inverted:  # in 32 bits, because 16 are too few for the full range of signed values
             frame = header.largest_value - frame.astype(np.int32)
         self.last = (z, frame)
         return frame
 
 
-def _decode(header: Header, encoded: bytes) -> NDArray[np.integer]:
+def _read_frame(header: Header, file: BinaryIO, number: int) -> Frame:
+    """Frame `number` of an open file, as stored."""
+    try:
+        if header.transfer_syntax in NATIVE:
+            return _read_native(header, file, number)
+        if header.pixel_length != ENCAPSULATED:
+            raise InputError(f"{header.path} says it is compressed and is not; export it again.")
+        file.seek(header.pixel_start)
+        return _decode(
+            header, get_frame(file, number, number_of_frames=header.frames, extended_offsets=header.frame_offsets)
+        )
+    except InputError:
+        raise
+    except Exception as error:  # any exception means a damaged frame
+        raise InputError(
+            f"{header.path}: frame {number + 1} of {header.frames} cannot be decoded; "
+            "the file is damaged: copy or export it again."
+        ) from error
+
+
+def _read_native(header: Header, file: BinaryIO, number: int) -> Frame:
+    kind = np.dtype(f"<{'i' if header.signed else 'u'}{header.bits_allocated // 8}")
+    count = header.rows * header.columns
+    end = (number + 1) * count * kind.itemsize
+    file.seek(header.pixel_start + end - count * kind.itemsize)
+    values = np.fromfile(file, dtype=kind, count=count if end <= header.pixel_length else 0)
+    if len(values) < count:
+        raise InputError(f"{header.path} is cut off at frame {number + 1} of {header.frames}; copy it again.")
+    return values.reshape(header.rows, header.columns)
+
+
+def _decode(header: Header, encoded: bytes) -> Frame:
     compression = COMPRESSED[header.transfer_syntax]
     _check_codestream(header, encoded, compression)
     frame = Dataset()

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom.multival import MultiValue
 
 Values = NDArray[np.float32]
 
@@ -59,11 +60,5 @@ def read_display(dataset: Any) -> Display | None:
 
 def first_value(value: Any) -> Any:
     """The first of the numbers of a DICOM element, which may be one, many, empty or absent."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, str | int | float):
-        return value
-    try:
-        return value[0] if len(value) else None
-    except TypeError:
-        return value
+    values = value if isinstance(value, MultiValue | list) else [value]
+    return None if not values or values[0] in (None, "") else values[0]
