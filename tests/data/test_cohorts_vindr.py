@@ -76,7 +76,7 @@ def test_vindr_leaves_out_what_contradicts_itself_and_goes_on(tmp_path: Path) ->
     assert "'No Finding' next to other rows" in reason_of(cohort, "denied")
     assert "missing" in reason_of(cohort, "absent")
     assert "ML" in reason_of(cohort, "tilted")
-    assert "has a malignant finding" in reason_of(cohort, "s6 s6 L")
+    assert "has a malignant annotation" in reason_of(cohort, "s6 s6 L")
     assert len(cohort.problems) == 5
 
 

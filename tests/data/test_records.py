@@ -61,9 +61,9 @@ def test_views_that_the_model_cannot_take_are_refused_with_their_name(changes: d
         (
             "benign",
             (view(annotations=(CYST,)), view("w", annotations=(CANCER,))),
-            "not malignant has a malignant finding",
+            "not malignant has a malignant annotation",
         ),
-        (None, (view(annotations=(CANCER,)),), "not malignant has a malignant finding"),
+        (None, (view(annotations=(CANCER,)),), "not malignant has a malignant annotation"),
     ],
 )
 def test_breasts_that_contradict_themselves_are_refused_by_name(
@@ -116,7 +116,7 @@ def test_a_breast_that_contradicts_itself_is_left_out_and_the_others_stay() -> N
     assert [found.name for found in cohort.breasts] == ["P E R"]
     (problem,) = cohort.problems
     assert problem.subject == "P E L"
-    assert "malignant finding" in problem.reason
+    assert "malignant annotation" in problem.reason
 
 
 def test_a_view_that_comes_twice_is_used_once_and_reported() -> None:

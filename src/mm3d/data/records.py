@@ -1,8 +1,8 @@
-"""What is known of exams before any pixel is read: annotations, views, breasts, and a cohort of breasts.
+"""What is known of exams before any pixel is read: annotations, views, breasts, and cohorts of breasts.
 
-Frames of reference: boxes are xyxy in *stored* pixels (x to the right, y down, the corner of the first pixel is 0, 0),
-slices are 0-based indices into the volume ordered by position. Stored means as decoded from the file; where
-`View.upright` is set, after the 180 degree turn that the official BCS-DBT reader gives to images lying the wrong way.
+Frames of reference: boxes are x1, y1, x2, y2 in *stored* pixels (x to the right, y down, the corner of the first pixel
+is 0, 0). Slices are indices from 0 into the volume ordered by position. Stored means as decoded from the file. With
+`View.upright`, images that lie the wrong way are first turned by 180 degrees, as the official BCS-DBT reader does.
 """
 
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ Label = Literal["malignant", "benign", "negative"]
 
 @dataclass(frozen=True)
 class Annotation:
-    """A box that a radiologist drew. Benign ones are kept: a detector must learn to leave them alone."""
+    """A box that a radiologist drew. Benign ones are kept, because a detector must learn not to report them."""
 
     box: tuple[float, float, float, float]  # x1, y1, x2, y2 in stored pixels
     malignant: bool
-    slice: int | None = None  # the most visible slice; None for mammograms and where it was not marked
-    first_slice: int | None = None  # the range in which it is visible, where somebody marked it
+    slice: int | None = None  # the most visible slice; None for mammograms and if nobody marked it
+    first_slice: int | None = None  # the range in which it is visible, if somebody marked it
     last_slice: int | None = None
     kind: str = ""  # mass, calcification, …, in the dataset's own words
 
     def __post_init__(self) -> None:
         x1, y1, x2, y2 = self.box
         if not (x1 < x2 and y1 < y2):
-            raise InputError(f"a finding's box {self.box} has no area")
+            raise InputError(f"the box {self.box} of an annotation has no area")
         first, last = self.first_slice, self.last_slice
         if (first is None) != (last is None) or (first is not None and last is not None and first > last):
-            raise InputError(f"a finding's visible range {first} to {last} is not a range")
+            raise InputError(f"the visible slices {first} to {last} of an annotation are not a range")
         if self.slice is not None and self.slice < 0:
-            raise InputError(f"a finding's slice {self.slice} is negative")
+            raise InputError(f"the slice {self.slice} of an annotation is negative")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class View:
     modality: Modality
     files: tuple[Path, ...]
     annotations: tuple[Annotation, ...] | None  # None: not annotated; (): annotated, and there is none
-    upright: bool = False  # boxes were drawn after the official 180 degree correction, so pixels get it, too
+    upright: bool = False  # boxes were drawn after the turn by 180 degrees, so pixels are turned, too
 
     def __post_init__(self) -> None:
         for value, known in ((self.laterality, Laterality), (self.position, Position), (self.modality, Modality)):
@@ -62,14 +62,14 @@ class View:
 
 @dataclass(frozen=True)
 class Breast:
-    """One breast in one exam, with the views there are of it."""
+    """One breast in one exam, with its views."""
 
     patient: str
     exam: str
     laterality: Laterality
-    label: Label | None  # None: nobody said
+    label: Label | None  # None: not known
     views: tuple[View, ...]
-    split: str = ""  # train, validation or test, where the dataset says so
+    split: str = ""  # train, validation or test, if the dataset says so
     attributes: dict[str, str] = field(default_factory=dict)  # density, vendor, …: columns for subgroups
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Breast:
             raise InputError(f"{self.name}: a view is of the other side")
         malignant = any(annotation.malignant for view in self.views for annotation in view.annotations or ())
         if malignant and self.label != "malignant":
-            raise InputError(f"{self.name}: a breast that is not malignant has a malignant finding")
+            raise InputError(f"{self.name}: a breast that is not malignant has a malignant annotation")
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Cohort:
-    """A collection of breasts as one reader found it."""
+    """The breasts of a dataset, as its reader found them."""
 
     name: str
     breasts: tuple[Breast, ...]

@@ -1,4 +1,4 @@
-"""Where the breast is in an image: the largest connected bright region, whatever else is burnt in beside it."""
+"""Where the breast is in an image: the largest connected bright region, without the letters and markers beside it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,15 +6,15 @@ from scipy import ndimage
 
 from mm3d.shared.errors import InputError
 
-WORKING_SIDE = 400  # the image is looked at in about this size: markers and noise shrink, the breast does not
+WORKING_SIDE = 400  # the image is reduced to about this size, so that noise and thin things vanish
 MARGIN = 0.01  # of the longer side, added around the breast
 
 
 def breast_region(image: NDArray[np.integer] | NDArray[np.floating]) -> tuple[int, int, int, int]:
     """x1, y1, x2, y2 of the breast in an image (rows, columns) in which tissue is brighter than air.
 
-    Letters, clips and markers are separate regions, smaller than the breast; the paddle's edge and scratches are thin
-    and vanish in the opening. An image that is breast all over is kept whole.
+    Letters, clips and markers are separate regions that are smaller than the breast. The paddle's edge and scratches
+    are thin, and the opening removes them. An image that is breast all over is kept whole.
     """
     step = max(1, max(image.shape) // WORKING_SIDE)
     small = _block_median(image, step)
@@ -25,7 +25,7 @@ def breast_region(image: NDArray[np.integer] | NDArray[np.floating]) -> tuple[in
         raise InputError("no breast was found in the image")
     largest = 1 + int(np.argmax(np.bincount(regions.ravel())[1:]))
     rows, columns = np.nonzero(regions == largest)
-    # The opening took a rim of two pixels with it, and a pixel here is `step` there.
+    # The opening removed a rim of two pixels of the small image, each `step` pixels wide.
     margin = 3 * step + round(MARGIN * max(image.shape))
     height, width = image.shape
     return (
@@ -37,7 +37,7 @@ def breast_region(image: NDArray[np.integer] | NDArray[np.floating]) -> tuple[in
 
 
 def tissue_threshold(image: NDArray[np.integer] | NDArray[np.floating]) -> float:
-    """The value above which it is tissue: air is the darkest there is, and tissue begins a little above it."""
+    """The value above which a pixel is tissue: a little above the darkest values, which are air."""
     step = max(1, max(image.shape) // WORKING_SIDE)
     low, high = np.percentile(image[::step, ::step], (1, 99))
     if not high > low:
@@ -46,7 +46,7 @@ def tissue_threshold(image: NDArray[np.integer] | NDArray[np.floating]) -> float
 
 
 def _block_median(image: NDArray[np.integer] | NDArray[np.floating], step: int) -> NDArray[np.float32]:
-    """The image in blocks of step x step, each its median: thin bright things are gone."""
+    """The medians of blocks of step x step pixels: thin bright things vanish."""
     rows, columns = (max(1, side // step) for side in image.shape)
     blocks = image[: rows * step, : columns * step].reshape(rows, min(step, image.shape[0]), columns, -1)
     return np.median(blocks, axis=(1, 3)).astype(np.float32)
@@ -63,7 +63,7 @@ def chest_wall(image: NDArray[np.integer]) -> str:
 
 
 def heavier_side(image: NDArray[np.integer]) -> str:
-    """The half of the image, "L" or "R", that holds more of the breast: the chest wall's, whatever is at the edges."""
+    """The half of the image, "L" or "R", that is brighter: the chest wall is there, whatever is at the edges."""
     middle = image.shape[1] // 2
     left, right = image[:, :middle].mean(dtype=np.float64), image[:, middle:].mean(dtype=np.float64)
     return "R" if left < right else "L"

@@ -1,4 +1,4 @@
-"""What a user can choose in the preparation. Part of the cache's key: other settings, other files."""
+"""What a user can choose in the preparation. The settings are part of the keys of prepared views."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ class PrepareSettings:
     slices: int = 16
     """S: volumes are max-pooled to this many slices; those with fewer are kept as they are."""
     intensity: Literal["auto", "window", "percentile"] = "auto"
-    """What becomes 0 and 1: the file's display window, or percentiles inside the breast; auto takes the window where
+    """What becomes 0 and 1: the file's display window, or percentiles inside the breast; auto takes the window if
     there is one, unless the image is For Processing."""
 
     def __post_init__(self) -> None:
