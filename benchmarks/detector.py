@@ -11,7 +11,7 @@ from torch import Tensor
 from mm3d.model.config import PRESETS, ModelConfig
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.head import CascadeHead
-from mm3d.model.roi_align import STRIDES, Pyramid, level_shapes, pool_level, roi_align, table_of
+from mm3d.model.roi_align import STRIDES, Pyramid, choose_level, level_shapes, make_table, roi_align
 
 S, N, D = 16, 100, 256
 SIZE = (1088, 544)
@@ -38,7 +38,7 @@ def _boxes(views: int) -> Tensor:
 
 def usual_roi_align(levels: list[Tensor], boxes: Tensor) -> Tensor:
     """RoIAlign of one image as it is usually put together from torch: level by level, grid_sample, mean of samples."""
-    level_of = pool_level(boxes, 224.0)
+    level_of = choose_level(boxes, 224.0)
     pooled = boxes.new_empty(len(boxes), levels[0].shape[1], 7, 7)
     steps = (torch.arange(14) + 0.5) / 14
     for number, level in enumerate(levels):
@@ -57,8 +57,8 @@ def usual_roi_align(levels: list[Tensor], boxes: Tensor) -> Tensor:
 
 def _roi_align() -> list[Row]:
     levels, boxes = _levels(S), _boxes(1)
-    together = Pyramid.of(table_of(levels), [SIZE])
-    alone = [Pyramid.of(table_of([level[:, s : s + 1] for level in levels]), [SIZE]) for s in range(S)]
+    together = Pyramid.from_table(make_table(levels), [SIZE])
+    alone = [Pyramid.from_table(make_table([level[:, s : s + 1] for level in levels]), [SIZE]) for s in range(S)]
     slices = [[level[:, s].contiguous(memory_format=torch.channels_last) for level in levels] for s in range(S)]
     ours, usual_loop, our_loop = seconds_of_each(
         lambda: roi_align(together, boxes),
@@ -87,8 +87,8 @@ def _head() -> Row:
     config = ModelConfig()
     head = CascadeHead(config).eval()
     levels = [level.expand(2, -1, -1, -1, -1) for level in _levels(S)]
-    together = Pyramid.of(table_of(levels), [SIZE] * 2)
-    alone = [Pyramid.of(table_of([level[:, s : s + 1] for level in levels]), [SIZE] * 2) for s in range(S)]
+    together = Pyramid.from_table(make_table(levels), [SIZE] * 2)
+    alone = [Pyramid.from_table(make_table([level[:, s : s + 1] for level in levels]), [SIZE] * 2) for s in range(S)]
     h, b, partner = torch.randn(2, N, D), _boxes(2), torch.tensor([1, 0])
     volume, slices = seconds_of_each(
         lambda: head(h, b, together, partner), lambda: [head(h, b, pyramid, partner) for pyramid in alone], rounds=3

@@ -216,10 +216,10 @@ def _breasts(arguments: argparse.Namespace) -> Breasts:
 
 def _stand_in(backbone: Backbone) -> None:
     """From the third slice on, forwards and backwards, give the levels of the first: the same memory, soon."""
-    real, calls = backbone.merged, {False: 0, True: 0}
+    real, calls = backbone.merge_stages, {False: 0, True: 0}
     first: list[Tensor] = []
 
-    def merged(slices: Tensor) -> list[Tensor]:
+    def merge_stages(slices: Tensor) -> list[Tensor]:
         grad = torch.is_grad_enabled()
         calls[grad] += 1
         if calls[grad] > 2:
@@ -229,7 +229,7 @@ def _stand_in(backbone: Backbone) -> None:
             first.extend(level.detach().clone() for level in levels)
         return levels
 
-    backbone.merged = merged  # type: ignore[method-assign]
+    backbone.merge_stages = merge_stages  # type: ignore[method-assign]
 
 
 def _time(module: torch.nn.Module, spent: dict[str, float], name: str) -> None:
@@ -252,10 +252,10 @@ def _gflop(arguments: argparse.Namespace) -> tuple[float, float]:
     with torch.device("meta"), torch.inference_mode():
         backbone, head = Backbone(config).eval(), CascadeHead(config).eval()
         one = torch.empty(1, *arguments.size)
-        merged, whole = _count(lambda: backbone.merged(one)), _count(lambda: backbone(one))
+        merged, whole = _count(lambda: backbone.merge_stages(one)), _count(lambda: backbone(one))
         M, S, N, D = arguments.views, arguments.slices, config.proposals, config.channels
         rows = M * sum(height * width for height, width in level_shapes(arguments.size))
-        pyramid = Pyramid.of(torch.empty(rows, S, D), [arguments.size] * M)
+        pyramid = Pyramid.from_table(torch.empty(rows, S, D), [arguments.size] * M)
         proposals = torch.empty(M, N, D), torch.empty(M, N, 4)
         heads = config.heads * _count(lambda: head(*proposals, pyramid, torch.arange(M)))
     convolved = whole - merged

@@ -25,7 +25,7 @@ def scores(model: Detector, breasts: Breasts) -> Tensor:
         for s in range(breasts.images.shape[2]):
             roi = torch.stack([usual_roi_align(backbone_feat[v][s], b[v]) for v in range(2)])  # (2, N, D, 7, 7)
             f = roi.flatten(-2).transpose(-1, -2).unsqueeze(3)  # (2, N, K, 1, D)
-            slice_h.append(head.object_features(h, f.contiguous())[:, :, 0])  # Eq. 5
+            slice_h.append(head.interact(h, f.contiguous())[:, :, 0])  # Eq. 5
             slice_scores.append(head.classify(slice_h[-1]))
         w = torch.stack(slice_scores).softmax(dim=0)
         h = (w[..., None] * torch.stack(slice_h)).sum(dim=0)  # Eq. 6

@@ -1,7 +1,7 @@
 """The claims the paper rests on: one model for mammograms and volumes, and nothing that depends on how it is fed."""
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from support.examples import DEVICES, TINY, build, max_difference, random_breast
 
 from mm3d.model.backbone import FrozenBatchNorm2d
 from mm3d.model.boxes import from_cxcywh
-from mm3d.model.config import BACKBONES, FusionName
+from mm3d.model.config import BACKBONES
 from mm3d.model.detector import Breasts, Detections, Detector
-from mm3d.model.fusion import PARAMETER_FREE, TimeSform
+from mm3d.model.fusion import FUSIONS, TimeSform
 from mm3d.model.head import CascadeHead
 from mm3d.shared.errors import InputError
 
-FUSIONS = get_args(FusionName)
+PARAMETER_FREE = ("weighted", "mean", "max")
 
 
 def shapes(model: Detector) -> dict[str, torch.Size]:
@@ -79,7 +79,8 @@ def test_permuting_slices_permutes_w_and_changes_nothing_else(fusion: str) -> No
         permuted = model(dataclasses.replace(breasts, images=breasts.images[:, :, order]))
     assert plain.slice_logits is not None
     assert max_difference(plain.slice_logits, plain.slice_logits[:, :, :, order]) > 1e-3  # slices do differ
-    assert_same(permuted, dataclasses.replace(plain, slice_logits=plain.slice_logits[:, :, :, order]))
+    moved = {"slice_logits": plain.slice_logits[:, :, :, order], "z": order.argsort()[plain.z]}
+    assert_same(permuted, dataclasses.replace(plain, **moved))
 
 
 def test_permuting_views_permutes_the_output() -> None:
@@ -88,7 +89,7 @@ def test_permuting_views_permutes_the_output() -> None:
     swapped = Breasts(breasts.images.flip(1), breasts.sizes.flip(1), breasts.present.flip(1))
     with torch.no_grad():
         plain, permuted = model(breasts), model(swapped)
-    flipped = {name: getattr(plain, name).flip(2) for name in ("logits", "boxes", "slice_logits", "features")}
+    flipped = {name: getattr(plain, name).flip(2) for name in ("logits", "boxes", "slice_logits", "z", "features")}
     assert_same(permuted, dataclasses.replace(plain, **flipped, present=plain.present.flip(1)))
     torch.testing.assert_close(permuted.breast_logits, plain.breast_logits, atol=1e-5, rtol=1e-5)
 
@@ -290,8 +291,8 @@ def test_the_weights_of_slices_are_what_the_query_attends_to() -> None:
 
 
 def test_the_weights_of_slices_are_what_timesform_attends_to() -> None:
-    detections, (_, m_s) = of_the_first_head(build(tiny(fusion="timesform")), "fusion")
-    w = m_s.softmax(dim=-1)
+    detections, (_, log_w, _) = of_the_first_head(build(tiny(fusion="timesform")), "fusion")
+    w = log_w.softmax(dim=-1)
     assert detections.slice_weights is not None
     torch.testing.assert_close(detections.slice_weights[0, 0], w.transpose(1, 2), atol=1e-5, rtol=1e-5)
     assert max_difference(w, torch.full_like(w, 0.25)) > 1e-3
@@ -301,7 +302,7 @@ def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -
     fusion, f = TimeSform(TINY), torch.rand(2, 8, 49, 4, TINY.channels, requires_grad=True)
     torch.nn.init.normal_(fusion.norm.weight)
     torch.nn.init.normal_(fusion.attention.in_proj_bias)
-    fused, m_s = fusion(f)
+    fused, m_s = fusion.fuse_rois(f)
     tokens = (f + fusion.position[:, None]).reshape(16, 49 * 4, -1)
     query = f.mean(dim=3) + fusion.position
     attended, attention = fusion.attention(query.flatten(0, 1), tokens, tokens)
@@ -318,7 +319,7 @@ def test_timesform_attends_as_torch_does_and_tells_what_each_slice_had_of_it() -
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_every_fusion_tells_score_box_and_slice(fusion: FusionName) -> None:
+def test_every_fusion_tells_score_box_and_slice(fusion: str) -> None:
     model = build(tiny(fusion=fusion))
     with torch.no_grad():
         detections = model(random_breasts())
@@ -355,7 +356,7 @@ def test_a_fresh_timesform_is_mean_pooling_of_the_roi_features() -> None:
     with torch.no_grad():
         torch.testing.assert_close(fresh(one).logits, plain(one).logits, atol=1e-5, rtol=1e-5)
         several = torch.rand(2, 8, 49, 4, TINY.channels)  # one slice is its own mean: only several tell
-        fused, _ = TimeSform(TINY)(several)
+        fused, _ = TimeSform(TINY).fuse_rois(several)
     torch.testing.assert_close(fused, several.mean(dim=3, keepdim=True))
 
 

@@ -18,8 +18,7 @@ from mm3d.model.config import BACKBONES, ModelConfig
 from mm3d.model.detector import Breasts, Detections, Detector
 from mm3d.model.head import CascadeHead
 from mm3d.model.losses import LossWeights, Targets, detection_losses
-from mm3d.model.pyramid import pyramid_of
-from mm3d.model.roi_align import roi_align
+from mm3d.model.memory import LeanPyramid, build_pyramid
 from mm3d.model.weights import save
 from mm3d.output.predictions import read
 from mm3d.shared.errors import InputError
@@ -98,8 +97,10 @@ def test_large_views_are_convolved_after_pooling_and_small_ones_before() -> None
     """Otherwise the tests here would compare a way with itself."""
     backbone = build(tiny()).backbone
     with torch.no_grad():
-        assert pyramid_of(backbone, [torch.rand(2, *LARGE)]).outputs is not None
-        assert pyramid_of(backbone, [torch.rand(2, *SMALL)]).outputs is None
+        for size, last in ((LARGE, True), (SMALL, False)):
+            pyramid = build_pyramid(backbone, [torch.rand(2, *size)])
+            assert isinstance(pyramid, LeanPyramid)
+            assert (pyramid.convolutions is not None) == last
 
 
 def test_two_backward_passes_add_up() -> None:
@@ -147,7 +148,7 @@ def kept_numbers(backbone: Backbone, views: list[Tensor]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        pyramid_of(backbone, views)
+        build_pyramid(backbone, views)
     return count
 
 
@@ -215,9 +216,9 @@ def test_convolving_after_pooling_is_the_same() -> None:
     """At the image's edges, too, where the convolution meets zeros and boxes look beyond."""
     backbone: Backbone = build(tiny()).backbone
     views, boxes = [torch.rand(3, *LARGE)], random_boxes(LARGE)
-    plain = roi_align(pyramid_of(backbone, views), boxes, 56.0)
+    plain = build_pyramid(backbone, views).pool(boxes, 56.0)
     with torch.no_grad():
-        pooled_first = roi_align(pyramid_of(backbone, views), boxes, 56.0)
+        pooled_first = build_pyramid(backbone, views).pool(boxes, 56.0)
     torch.testing.assert_close(pooled_first, plain, atol=1e-5, rtol=1e-4)
 
 

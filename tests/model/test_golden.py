@@ -12,13 +12,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from mm3d.model.checkpoints import DETECTRON2_TO_OURS, _replace
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detections
-from mm3d.model.head import CascadeHead, HeadOutput
+from mm3d.model.head import CascadeHead, Proposals
+from mm3d.model.import_checkpoint import DETECTRON2_TO_OURS, rename
 from mm3d.model.losses import Targets, detection_losses
 from mm3d.model.matching import CostWeights, match, matching_cost
-from mm3d.model.roi_align import Pyramid, roi_align, table_of
+from mm3d.model.roi_align import Pyramid, make_table, roi_align
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "sparse_rcnn_small.safetensors"
 
@@ -35,12 +35,12 @@ def golden() -> tuple[dict[str, Tensor], dict[str, int]]:
 
 def pyramid() -> Pyramid:
     tensors, given = golden()
-    table = table_of([tensors[f"input.p{level}"][:, None] for level in range(2, 6)])
-    return Pyramid.of(table, [(given["height"], given["width"])] * given["batch"])
+    table = make_table([tensors[f"input.p{level}"][:, None] for level in range(2, 6)])
+    return Pyramid.from_table(table, [(given["height"], given["width"])] * given["batch"])
 
 
 @cache
-def head_outputs() -> list[HeadOutput]:
+def head_outputs() -> list[Proposals]:
     """The published weights in our heads, on the published inputs. Each image is a view without a partner."""
     tensors, given = golden()
     config = ModelConfig(
@@ -60,7 +60,7 @@ def head_outputs() -> list[HeadOutput]:
         head = CascadeHead(config).eval()
         prefix = f"weights.head.head_series.{i}."
         theirs = {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith(prefix)}
-        state = {_replace(DETECTRON2_TO_OURS, name).removeprefix(f"heads.{i}."): t for name, t in theirs.items()}
+        state = {rename(DETECTRON2_TO_OURS, name).removeprefix(f"heads.{i}."): t for name, t in theirs.items()}
         missing, unexpected = head.load_state_dict(state, strict=False)
         assert not unexpected
         assert all(name.startswith("cross_attn.") for name in missing)
@@ -83,8 +83,8 @@ def detections() -> Detections:
     return Detections(
         logits=place([o.m for o in outputs], -100.0),
         boxes=place([o.b for o in outputs], 0.0),
-        slice_logits=place([o.slice_logits.transpose(1, 2) for o in outputs if o.slice_logits is not None], 0.0),
-        slice_places=None,
+        slice_logits=place([o.log_w.transpose(1, 2) for o in outputs if o.log_w is not None], 0.0),
+        z=place([o.z for o in outputs], 0.0),
         features=place([o.h for o in outputs], 0.0),
         present=present,
         slice_count=1,

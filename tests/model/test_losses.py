@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ import torch.distributed as dist
 from support.examples import build, random_breasts, targets, tiny
 from torch.multiprocessing.spawn import spawn
 
-from mm3d.model.config import FusionName
 from mm3d.model.detector import Breasts, Detections
+from mm3d.model.fusion import FUSIONS
 from mm3d.model.losses import Losses, LossWeights, Targets, detection_losses
 from mm3d.model.matching import CostWeights, match
 from mm3d.shared.errors import InputError
@@ -37,7 +36,7 @@ def hand_made(logits: list[float], boxes: list[tuple[float, ...]], slice_logits:
         logits=torch.tensor(logits).expand(1, 1, 2, N),
         boxes=torch.tensor(boxes).expand(1, 1, 2, N, 4),
         slice_logits=torch.tensor(slice_logits).T.expand(1, 1, 2, S, N),
-        slice_places=None,
+        z=torch.tensor(slice_logits).argmax(dim=1).expand(1, 1, 2, N),
         features=torch.zeros(1, 1, 2, N, 4),
         present=torch.ones(1, 2, dtype=torch.bool),
         slice_count=S,
@@ -113,9 +112,9 @@ def test_the_total_is_the_weighted_sum_of_the_named_terms() -> None:
     torch.testing.assert_close(losses.total, expected)
 
 
-@pytest.mark.parametrize("fusion", get_args(FusionName))
+@pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_every_batch_trains_every_parameter_without_nan(fusion: FusionName, batch: str) -> None:
+def test_every_batch_trains_every_parameter_without_nan(fusion: str, batch: str) -> None:
     """A parameter without a gradient stops data-parallel training; a NaN stops any."""
     model, breasts = build(tiny(fusion=fusion)).train(), random_breasts(present=PRESENT)
     losses = detection_losses(model(breasts), BATCHES[batch], breasts.sizes)
@@ -126,8 +125,8 @@ def test_every_batch_trains_every_parameter_without_nan(fusion: FusionName, batc
         assert parameter.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize("fusion", get_args(FusionName))
-def test_gradients_reach_every_parameter(fusion: FusionName) -> None:
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_gradients_reach_every_parameter(fusion: str) -> None:
     model, breasts = build(tiny(fusion=fusion, canonical_box=28.0)).train(), random_breasts(present=PRESENT)
     with torch.no_grad():  # from 4 to 78 pixels, so that every level of the pyramid is pooled from
         model.proposal_boxes[:, 2:] = torch.linspace(0.05, 1, 8)[:, None]

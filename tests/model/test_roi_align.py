@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import DEVICES
 from torch import Tensor
 
-from mm3d.model.roi_align import STRIDES, Pyramid, level_shapes, roi_align, table_of
+from mm3d.model.roi_align import STRIDES, Pyramid, level_shapes, make_table, roi_align
 
 SIZE = (96, 64)
 SHAPES = ((24, 16), (12, 8), (6, 4), (3, 2))
@@ -22,7 +22,7 @@ def levels(S: int = 3, D: int = 5, M: int = 2) -> list[Tensor]:
 
 
 def pyramid(levels: list[Tensor]) -> Pyramid:
-    return Pyramid.of(table_of(levels), [SIZE] * len(levels[0]))
+    return Pyramid.from_table(make_table(levels), [SIZE] * len(levels[0]))
 
 
 def by_the_definition(image: Tensor, box: list[float], stride: int) -> Tensor:
@@ -80,10 +80,10 @@ def test_views_of_different_sizes_share_a_table() -> None:
     sizes = [SIZE, (SIZE[0] // 2 - 2, SIZE[1])]  # levels of 12, 6, 3 and 2 rows; a row is missing at p5
     small[3] = torch.nn.functional.pad(small[3], (0, 0, 0, 1))
     assert [tuple(level.shape[-2:]) for level in small] == level_shapes(sizes[1])
-    tables = [table_of([level[:1] for level in levels()]), table_of(small)]
-    together = roi_align(Pyramid.of(torch.cat(tables), sizes), BOXES, 56.0)
+    tables = [make_table([level[:1] for level in levels()]), make_table(small)]
+    together = roi_align(Pyramid.from_table(torch.cat(tables), sizes), BOXES, 56.0)
     for view in range(2):
-        alone = roi_align(Pyramid.of(tables[view], sizes[view : view + 1]), BOXES[view : view + 1], 56.0)
+        alone = roi_align(Pyramid.from_table(tables[view], sizes[view : view + 1]), BOXES[view : view + 1], 56.0)
         torch.testing.assert_close(together[view : view + 1], alone)
 
 

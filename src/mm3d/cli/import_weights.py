@@ -1,14 +1,24 @@
-"""`mm3d import-weights`: a public checkpoint in, start weights and an account of them out."""
+"""`mm3d import-weights`: turn a public checkpoint into start weights, and print what happened to its tensors."""
 
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from mm3d.model.checkpoints import NOT_A_WEIGHT, Import, import_checkpoint
 from mm3d.model.config import BACKBONES
+from mm3d.model.import_checkpoint import NOT_A_WEIGHT, Import, import_checkpoint
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
 from mm3d.shared.errors import InputError
+
+# A piece of a tensor's name, and the part of the model it belongs to. The first that fits counts.
+PARTS = {
+    "backbone.body.": "backbone",
+    "backbone.": "feature pyramid",
+    "proposal_": "proposals",
+    ".cross_attn.": "heads: cross-attention",
+    ".cls_logit.": "heads: class",
+    "": "heads",
+}
 
 
 def import_weights(source: Path, output: Path, overwrite: bool) -> None:
@@ -27,10 +37,13 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
     }
     use = f"Start weights for training: never trained on mammograms, detects nothing yet. {RESEARCH_ONLY}"
     save(imported.model, output, provenance, use)
+    dropped = imported.transfer.dropped
     console = Console()
-    console.print(_table(imported.transfer))
-    for reason, names in _by_reason(imported.transfer.dropped).items():
-        console.print(f"dropped: {_names(names)} ({reason})", soft_wrap=True, highlight=False)
+    console.print(_make_table(imported.transfer))
+    for reason in dict.fromkeys(dropped.values()):
+        names = [name for name in dropped if dropped[name] == reason]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        console.print(f"dropped: {', '.join(names[:3])}{more} ({reason})", soft_wrap=True, highlight=False)
     console.print(f"{source}: {_describe(imported)}.", soft_wrap=True, highlight=False)
     console.print(f"Wrote {output}. {use}", soft_wrap=True, highlight=False)
 
@@ -45,25 +58,11 @@ def _describe(imported: Import) -> str:
     )
 
 
-def part_of(name: str) -> str:
-    """The part of the model a tensor belongs to, in words for the table."""
-    if name.startswith("backbone.body."):
-        return "backbone"
-    if name.startswith("backbone."):
-        return "feature pyramid"
-    if name.startswith("proposal_"):
-        return "proposals"
-    for piece, part in (
-        (".cross_attn.", "heads: cross-attention"),
-        (".cls_logit.", "heads: class"),
-        (".fusion.", "heads: fusion"),
-    ):
-        if piece in name:
-            return part
-    return "heads"
+def _find_part(name: str) -> str:
+    return next(part for piece, part in PARTS.items() if piece in name)
 
 
-def _table(transfer: Transfer) -> Table:
+def _make_table(transfer: Transfer) -> Table:
     """A row for every part: how many tensors were loaded, converted, are new, were dropped."""
     outcomes: dict[str, list[str]] = {
         "loaded": list(transfer.loaded),
@@ -71,26 +70,14 @@ def _table(transfer: Transfer) -> Table:
         "new": list(transfer.new),
         "dropped": [name for name, reason in transfer.dropped.items() if reason != NOT_A_WEIGHT],
     }
-    table = Table(title="tensors of each part")
-    table.add_column("part")
+    table = Table("part", title="tensors of each part")
     for outcome in outcomes:
         table.add_column(outcome, justify="right")
     table.add_column("note")
-    notes = {part_of(name): change for name, change in (transfer.dropped | transfer.converted).items()}
+    notes = {_find_part(name): change for name, change in (transfer.dropped | transfer.converted).items()}
     notes["heads: cross-attention"] = "starts as the identity"
-    for part in dict.fromkeys(part_of(name) for names in outcomes.values() for name in names):
-        counts = [sum(part_of(name) == part for name in names) for names in outcomes.values()]
+    for part in dict.fromkeys(_find_part(name) for names in outcomes.values() for name in names):
+        counts = [sum(_find_part(name) == part for name in names) for names in outcomes.values()]
         note = notes.get(part, "") if any(counts[1:]) else ""
         table.add_row(part, *(str(count) if count else "" for count in counts), note)
     return table
-
-
-def _by_reason(dropped: dict[str, str]) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for name, reason in dropped.items():
-        reasons.setdefault(reason, []).append(name)
-    return reasons
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,14 +1,14 @@
-"""What a model is built from. Plain data: a weights file carries it as JSON."""
+"""The settings of a model. They are plain data: a weights file carries them as JSON."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from mm3d.model.fusion import FusionName
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
 
 GROUPS = 8  # of GroupNorm
 EngineName = Literal["torch", "openvino"]
-FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class BackboneConfig:
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """Blocks in each of the four stages."""
     layer: Literal["basic", "bottleneck"] = "bottleneck"
-    """The ResNet's block; without meaning for PVTv2."""
+    """The ResNet's block. PVTv2 does not use it."""
     stem: int = 64
-    """Channels of the ResNet's first convolution; without meaning for PVTv2."""
+    """Channels of the ResNet's first convolution. PVTv2 does not use it."""
     norm: Literal["frozen", "group"] = "frozen"
-    """What stands for the ResNet's BatchNorm, because batches are small: its pretrained statistics kept as they are
-    ("frozen"), or GroupNorm ("group", for training from scratch). PVTv2 has LayerNorm and is left alone."""
+    """What replaces the ResNet's BatchNorm, because batches are small: "frozen" keeps its pretrained statistics, and
+    "group" is GroupNorm, for training from scratch. PVTv2 has LayerNorm and keeps it."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -53,46 +53,46 @@ BACKBONES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One detector. The defaults are the paper's size, where it gives one."""
+    """One detector. The defaults are the paper's, where it gives one."""
 
     backbone: BackboneConfig = BACKBONES["resnet50"]
-    """The feature extractor; BACKBONES has the named ones."""
+    """The feature extractor. BACKBONES has the named ones."""
     channels: int = 256
     """D: channels of the pyramid, of the RoI features and of the proposals."""
     proposals: int = 100
-    """N: how many proposals each view has."""
+    """N: number of proposals in each view."""
     heads: int = 6
-    """How many cascade heads refine the proposals, one after the other."""
+    """Number of cascade heads that refine the proposals, one after the other."""
     attention_heads: int = 8
-    """Heads of SelfAttn, CrossAttn and of the fusions that attend. They divide D."""
+    """Heads of SelfAttn, CrossAttn and of the fusions with attention. D must be a multiple of it."""
     dynamic_channels: int = 64
     """Inner width of DynamicConv."""
     feedforward: int = 2048
     """Inner width of the feed-forward block."""
     fusion: FusionName = "weighted"
-    """How slices become a volume: the paper's weighted average, mean or max, none of which has a parameter; or
-    timesform, query or mlp, which have."""
+    """How slices become a volume: the paper's weighted average, or mean or max, none of which has parameters; or
+    timesform, query or mlp, which have some."""
     slices: int = 16
-    """S the input is prepared to: 16 for volumes, 1 for mammograms. No parameter depends on it, but for fusion = mlp,
-    whose layers have room for this many slices."""
+    """S: number of slices that inputs are prepared to, 16 for volumes and 1 for mammograms. Only fusion = mlp has
+    parameters that depend on it: its layers have room for this many slices."""
     canonical_box: float = 224.0
     """A box with this side (in model pixels) pools from p4, one half as large from p3. Scale it with the image."""
     proposal_start: Literal["image", "grid"] = "image"
-    """Where proposal boxes begin before any training: all as large as the image (Sparse R-CNN), or a grid of
-    lesion-sized boxes. Only a start value: the boxes are learned."""
+    """Where proposal boxes are before any training: all as large as the image (Sparse R-CNN), or a grid of lesion-sized
+    boxes. The boxes are learned, so this is only their start."""
     pixel_mean: float = 0.449
     """Subtracted from the grey values (0 to 1): the mean that COCO and ImageNet weights were trained with."""
     pixel_std: float = 0.226
-    """Divides the grey values after that; their standard deviation."""
+    """Divides the grey values after that: their standard deviation."""
     chunk: int = 0
-    """How many slices go through the backbone at a time where nothing is kept for a backward pass; 0 for as many as
-    have the pixels of one full-size slice. Changes memory and time, not the result."""
+    """Number of slices that go through the backbone at a time in inference and with `recompute`; 0 means as many as
+    have the pixels of one full-size slice. It changes memory and time, not the result."""
     pyramid: Literal["float32", "bfloat16"] = "float32"
-    """What the pyramid is kept in where nothing else of the backbone is, in inference and with `recompute`. bfloat16 is
-    half the memory: 103 MB for a full-size slice. It rounds the features by about 0.1%."""
+    """Number format of the pyramid in inference and with `recompute`. bfloat16 needs half the memory, 103 MB for a
+    full-size slice, and rounds the features by about 0.1%."""
     recompute: bool = False
-    """In training, keep nothing of the backbone but the pyramid and of the heads' slices but the RoI features, and
-    compute the rest again in the backward pass, a few slices at a time: docs/full-size.md."""
+    """Training keeps only the pyramid and the RoI features, and computes the rest again in the backward pass, a few
+    slices at a time: docs/full-size.md."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -108,7 +108,6 @@ class ModelConfig:
 
 
 PRESETS = {
-    # Seconds on one core: for tests.
     "tiny": ModelConfig(
         backbone=BackboneConfig(widths=(8, 16, 24, 32), depths=(1, 1, 1, 1), layer="basic", stem=8, norm="group"),
         channels=32,
@@ -121,7 +120,6 @@ PRESETS = {
         canonical_box=56.0,
         proposal_start="grid",
     ),
-    # For training on synthetic breasts of about 192 x 96 pixels on two CPU cores.
     "mini": ModelConfig(
         backbone=BACKBONES["small"],
         channels=64,
@@ -133,6 +131,10 @@ PRESETS = {
         canonical_box=56.0,
         proposal_start="grid",
     ),
-    # The paper: 16 x 2200 x 1100.
     "paper": ModelConfig(pyramid="bfloat16"),
 }
+"""Complete settings by name.
+
+"tiny" runs in seconds on one core, for tests. "mini" trains on synthetic breasts of about 192 x 96 pixels on two CPU
+cores. "paper" is the paper's model for volumes of 16 x 2200 x 1100.
+"""

@@ -11,26 +11,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mm3d.model.backbone import Backbone, folded
+from mm3d.model.backbone import Backbone
 from mm3d.model.boxes import from_cxcywh
 from mm3d.model.config import EngineName, ModelConfig
-from mm3d.model.exported import ExportedBackbone
-from mm3d.model.head import CascadeHead, HeadOutput
-from mm3d.model.pyramid import pyramid_of
+from mm3d.model.engines import OpenVINOBackbone, fold_batch_norms
+from mm3d.model.head import CascadeHead, Proposals
+from mm3d.model.memory import build_pyramid
 from mm3d.model.scores import mean_logit, noisy_or_logit
 from mm3d.shared.errors import InputError
 
 VIEWS = ("CC", "MLO")  # V, in this order
-ABSENT_LOGIT = -100.0  # of the proposals of a view that is not there: a score of zero
+ABSENT_LOGIT = -100.0  # of the proposals of a view that is absent: a score of zero
 
 
 @dataclass(frozen=True)
 class Breasts:
-    """A batch of breasts, both views of each padded with air (zeros, right and below) to one size."""
+    """A batch of breasts with two views each, CC and MLO.
 
-    images: Tensor  # (B, V, S, H, W) grey values from 0 to 1
-    sizes: Tensor  # (B, V, 2) height and width before padding, whole pixels
-    present: Tensor  # (B, V) bool: which views there are
+    All views are padded with air (zeros, right and below) to one size.
+
+    Parameters
+    ----------
+    images : Tensor (B, V, S, H, W)
+        Grey values from 0 to 1. A mammogram has S = 1.
+    sizes : Tensor (B, V, 2)
+        Height and width of each view before padding, in whole pixels.
+    present : Tensor (B, V) of bool
+        Which views there are. What stands in the place of an absent view is never read.
+    """
+
+    images: Tensor
+    sizes: Tensor
+    present: Tensor
 
     def __post_init__(self) -> None:
         if self.images.dim() != 5 or self.images.shape[1] != 2 or not self.images.numel():
@@ -43,25 +55,23 @@ class Breasts:
                 f"For {B} breasts, sizes must be ({B}, 2, 2) and present ({B}, 2) of bool, "
                 f"not {tuple(self.sizes.shape)} and {tuple(self.present.shape)} of {self.present.dtype}."
             )
-
         if self.sizes.is_floating_point():
             raise InputError(f"Sizes must be whole pixels, not {self.sizes.dtype}.")
-        if self.images.device.type == "cpu":  # where batches are made; on a GPU each look would hold it up
+        if self.images.device.type == "cpu":  # where batches are made; on a GPU each look would make it wait
             self._check_views()
 
     def _check_views(self) -> None:
-        """Every present view lies within the batch's size, and is what it is said to be: grey values from 0 to 1."""
+        """Every present view fits into the batch's size and has grey values from 0 to 1."""
         H, W = self.images.shape[3:]
-        for (breast, view), (height, width) in zip(
-            self.present.nonzero().tolist(), self.sizes[self.present].tolist(), strict=True
-        ):
+        for breast, view in self.present.nonzero().tolist():
+            height, width = self.sizes[breast, view].tolist()
             if not (0 < height <= H and 0 < width <= W):
                 raise InputError(
                     f"Breast {breast}, {VIEWS[view]}: its size {height} x {width} (height x width) does not fit into "
                     f"the batch's {H} x {W}."
                 )
             low, high = (value.item() for value in self.images[breast, view].aminmax())
-            if not (low >= -1 and high <= 2):  # some room for augmentation; NaN fails, too
+            if not (low >= -1 and high <= 2):  # leaves room for augmentation; NaN fails, too
                 raise InputError(
                     f"Breast {breast}, {VIEWS[view]}: grey values go from 0 to 1, not {low:g} to {high:g}."
                 )
@@ -72,15 +82,33 @@ class Breasts:
 
 @dataclass(frozen=True)
 class Detections:
-    """What every head says of every proposal; the last head, index -1, is the result. Absent views score zero."""
+    """The proposals of all I heads. The last head, index -1, is the result. Proposals of absent views score zero.
 
-    logits: Tensor  # (I, B, V, N) malignancy m_i
-    boxes: Tensor  # (I, B, V, N, 4) b_i, xyxy in model pixels; may leave the image
-    slice_logits: Tensor | None  # (I, B, V, S, N); softmax over S gives w_i; None for fusion "mlp"
-    slice_places: Tensor | None  # (I, B, V, N) from 0 (first slice) to S - 1 (last), only of fusion "mlp"
-    features: Tensor  # (I, B, V, N, D) fused features h_i
-    present: Tensor  # (B, V) bool
-    slice_count: int  # S
+    Attributes
+    ----------
+    logits : Tensor (I, B, V, N)
+        Malignancy m of each proposal. Its sigmoid is the score.
+    boxes : Tensor (I, B, V, N, 4)
+        Boxes b, xyxy in model pixels. They may leave the image.
+    slice_logits : Tensor (I, B, V, S, N) or None
+        Their softmax over S is w. None with the fusion "mlp", which has no w.
+    z : Tensor (I, B, V, N)
+        The most suspicious slice, from 0 to S - 1. With the fusion "mlp" it is regressed and not a whole number.
+    features : Tensor (I, B, V, N, D)
+        Fused features h.
+    present : Tensor (B, V) of bool
+        Which views there are.
+    slice_count : int
+        S.
+    """
+
+    logits: Tensor
+    boxes: Tensor
+    slice_logits: Tensor | None
+    z: Tensor
+    features: Tensor
+    present: Tensor
+    slice_count: int
 
     @property
     def slice_weights(self) -> Tensor | None:
@@ -89,11 +117,8 @@ class Detections:
 
     @property
     def slices(self) -> Tensor:
-        """z (I, B, V, N): the most suspicious slice of every proposal, 0-based."""
-        if self.slice_logits is not None:
-            return self.slice_logits.argmax(dim=3)
-        assert self.slice_places is not None
-        return self.slice_places.round().long()
+        """The most suspicious slice of every proposal (I, B, V, N), as a whole number from 0."""
+        return self.z.round().long()
 
     @property
     def image_logits(self) -> Tensor:
@@ -107,85 +132,96 @@ class Detections:
 
 
 class Detector(nn.Module):
-    """Backbone, learned proposals (h_0, b_0) and a cascade of heads. One set of weights for both views."""
+    """M&M-3D: a backbone, learned proposals (h_0, b_0) and a cascade of heads, with one set of weights for both views.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The settings of the model. `PRESETS` has complete ones.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.only_for_inference = False
         self.backbone = Backbone(config)
-        self.proposal_boxes = nn.Parameter(_start_boxes(config))  # (N, 4) cxcywh as a share of the image
+        self.proposal_boxes = nn.Parameter(_make_start_boxes(config))  # (N, 4) cxcywh as a share of the image
         self.proposal_features = nn.Parameter(torch.randn(config.proposals, config.channels))
         self.heads = nn.ModuleList(CascadeHead(config) for _ in range(config.heads))
 
     def forward(self, breasts: Breasts) -> Detections:
+        """Detect in a batch of breasts, each with at least one view."""
         present = breasts.present
         if not present.any(dim=1).all():
             raise InputError("Every breast needs at least one view; leave out those that have none.")
-        partner = _partners(present)
+        places, sizes = present.nonzero().tolist(), breasts.sizes[present]  # of the M views
         views = [
             breasts.images[breast, view, :, :height, :width]  # without the padding
-            for (breast, view), (height, width) in zip(
-                present.nonzero().tolist(), breasts.sizes[present].tolist(), strict=True
-            )
+            for (breast, view), (height, width) in zip(places, sizes.tolist(), strict=True)
         ]
-        pyramid = pyramid_of(self.backbone, views)
+        pyramid = build_pyramid(self.backbone, views)
+        partner = _find_partners(present)
 
-        sizes = breasts.sizes[present].to(self.proposal_boxes)  # (M, 2)
-        b = from_cxcywh(self.proposal_boxes) * sizes.flip(-1).repeat(1, 2)[:, None]
-        h = self.proposal_features.expand(len(views), -1, -1)
-        outputs = []
+        h = self.proposal_features.expand(len(views), -1, -1)  # h_0
+        b = from_cxcywh(self.proposal_boxes) * sizes.to(self.proposal_boxes).flip(-1).repeat(1, 2)[:, None]  # b_0
+        cascade = []
         for head in self.heads:
-            output = head(h, b, pyramid, partner)
-            outputs.append(output)
-            h, b = output.h, output.b.detach()
-        return _gather(outputs, present, breasts.images.shape[2])
+            proposals = head(h, b, pyramid, partner)
+            cascade.append(proposals)
+            h, b = proposals.h, proposals.b.detach()
+        return _gather(cascade, present, breasts.images.shape[2])
 
     def for_inference(self, engine: EngineName = "torch") -> "Detector":
-        """A copy with the frozen BatchNorms folded into the convolutions. Same results; not for training or saving.
+        """A faster copy with the same results, which cannot be trained or saved.
 
-        engine: what runs the backbone, torch or OpenVINO (the extra mm3d[openvino]; on a CPU only).
+        Parameters
+        ----------
+        engine : {"torch", "openvino"}
+            What runs the backbone. OpenVINO needs the extra mm3d[openvino] and runs on a CPU only.
+
+        Returns
+        -------
+        Detector
+            In evaluation mode, with frozen BatchNorms folded into the convolutions.
         """
-        backbone = folded(self.backbone)
+        backbone = fold_batch_norms(self.backbone)
+        if engine == "openvino":
+            backbone = OpenVINOBackbone(backbone)
         fast = copy.copy(self)
-        fast._modules = {
-            **self._modules,
-            "backbone": ExportedBackbone(backbone) if engine == "openvino" else backbone,
-        }
+        fast._modules = {**self._modules, "backbone": backbone}
         fast.only_for_inference = True
         return fast.eval()
 
 
-def _partners(present: Tensor) -> Tensor:
-    """For each of the M present views the index, among them, of the breast's other view, or its own if it is alone."""
+def _find_partners(present: Tensor) -> Tensor:
+    """For each of the M present views the index of the breast's other view, or its own index if that is absent."""
     index = present.flatten().cumsum(0).view_as(present) - 1  # (B, V) -> 0 .. M - 1
     return torch.where(present.flip(1), index.flip(1), index)[present]
 
 
-def _gather(outputs: list[HeadOutput], present: Tensor, S: int) -> Detections:
+def _gather(cascade: list[Proposals], present: Tensor, S: int) -> Detections:
     """Stack the heads and put the M present views at their places in (B, V)."""
 
-    def place(values: list[Tensor], fill: float) -> Tensor:
+    def place(values: list[Tensor], fill: float = 0.0) -> Tensor:
         stacked = torch.stack(values)  # (I, M, ...)
         full = stacked.new_full((len(values), *present.shape, *stacked.shape[2:]), fill)
         full[:, present] = stacked
         return full
 
-    slice_logits = [o.slice_logits.transpose(1, 2) for o in outputs if o.slice_logits is not None]  # (M, S, N)
-    slice_places = [o.slice_place * (S - 1) for o in outputs if o.slice_place is not None]
+    slice_logits = [head.log_w.transpose(1, 2) for head in cascade if head.log_w is not None]  # (M, S, N)
     return Detections(
-        logits=place([o.m for o in outputs], ABSENT_LOGIT),
-        boxes=place([o.b for o in outputs], 0.0),
-        slice_logits=place(slice_logits, 0.0) if slice_logits else None,
-        slice_places=place(slice_places, 0.0) if slice_places else None,
-        features=place([o.h for o in outputs], 0.0),
+        logits=place([head.m for head in cascade], ABSENT_LOGIT),
+        boxes=place([head.b for head in cascade]),
+        slice_logits=place(slice_logits) if slice_logits else None,
+        z=place([head.z for head in cascade]),
+        features=place([head.h for head in cascade]),
         present=present,
         slice_count=S,
     )
 
 
-def _start_boxes(config: ModelConfig) -> Tensor:
-    """(N, 4) cxcywh: all as large as the image, or a tenth so and the others on a grid with some overlap."""
+def _make_start_boxes(config: ModelConfig) -> Tensor:
+    """(N, 4) cxcywh: all as large as the image; or only a tenth of them, and the others on a grid with some overlap."""
     boxes = torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(config.proposals, 1)
     if config.proposal_start == "grid":
         count = config.proposals - config.proposals // 10

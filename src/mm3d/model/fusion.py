@@ -1,77 +1,105 @@
 """From slices to a volume: how the slice features h_{i,s} of a proposal become its feature h_i.
 
-The first three have no parameter: this is where M&M becomes M&M-3D. The other three are the paper's "complex" variants,
-whose parameters have to be learned from tomosynthesis. Each returns the slice scores with which it looked at the slices
-(logits whose softmax over s is w), or, `MLPRegress`, the slice itself.
+`WeightedAverage`, `MeanPool` and `MaxPool` have no parameters: this is where M&M becomes M&M-3D. The other three are
+the paper's "complex" variants, whose parameters have to be learned from tomosynthesis. To add a fusion, write its class
+and its line in the table `FUSIONS`, at the end.
 """
+
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 
-from mm3d.model.config import ModelConfig
 from mm3d.model.roi_align import POSITIONS
 from mm3d.shared.errors import InputError
 
+if TYPE_CHECKING:
+    from mm3d.model.config import ModelConfig
 
-def weighted(h_s: Tensor, m_s: Tensor) -> Tensor:
-    """Eq. 6, the paper's: the average of h_{i,s} weighted by the softmax of the slices' malignancy.
+Fused = tuple[Tensor, Tensor | None, Tensor]
 
-    h_s: (M, N, S, D), m_s: (M, N, S). Returns (M, N, D).
+
+class Fusion(nn.Module):
+    """What all fusions have in common. A head calls `fuse_rois`, then DynamicConv (Eq. 5), then the fusion itself:
+
+        h, log_w, z = fusion(h_s, m_s)
+
+    h_s: (M, N, S, D) features of the slices; m_s: (M, N, S) how malignant each slice looks, as a logit. Returns h
+    (M, N, D), the feature of the volume; log_w (M, N, S), whose softmax over the slices is w, or None if the fusion has
+    no w; z (M, N), the most suspicious slice from 0 to S - 1.
     """
-    w = m_s.softmax(dim=-1)
-    return (w[..., None] * h_s).sum(dim=-2)
+
+    def __init__(self, config: "ModelConfig") -> None:
+        super().__init__()
+        self.config = config
+
+    def fuse_rois(self, f_s: Tensor) -> tuple[Tensor, Tensor | None]:
+        """For a fusion before DynamicConv: f_s (M, N, K, S, D) -> f (M, N, K, 1, D) and m_s. The others do nothing."""
+        return f_s, None
 
 
-def mean(h_s: Tensor, m_s: Tensor) -> Tensor:  # noqa: ARG001 (the same arguments as its siblings)
-    """Ablation "MeanPool": every slice counts the same; m_s only tells the slice."""
-    return h_s.mean(dim=-2)
+class WeightedAverage(Fusion):
+    """Eq. 6, the paper's: the average of h_{i,s}, weighted by the softmax of how malignant the slices look."""
+
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:
+        w = m_s.softmax(dim=-1)
+        h = (w[..., None] * h_s).sum(dim=-2)
+        return h, m_s, m_s.argmax(dim=-1)
 
 
-def maximum(h_s: Tensor, m_s: Tensor) -> Tensor:  # noqa: ARG001
-    """Ablation "MaxPool": channel by channel, the largest value over the slices; m_s only tells the slice."""
-    return h_s.amax(dim=-2)
+class MeanPool(Fusion):
+    """Ablation: every slice counts the same, and m_s only decides on the slice."""
+
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:
+        return h_s.mean(dim=-2), m_s, m_s.argmax(dim=-1)
 
 
-PARAMETER_FREE = {"weighted": weighted, "mean": mean, "max": maximum}
+class MaxPool(Fusion):
+    """Ablation: in each channel the largest value over the slices, and m_s only decides on the slice."""
+
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:
+        return h_s.amax(dim=-2), m_s, m_s.argmax(dim=-1)
 
 
 def _log(weights: Tensor) -> Tensor:
-    """Attention weights as logits, whose softmax gives them back; a weight that underflowed is tiny, not -inf."""
+    """The logarithm of attention weights. A weight that underflowed becomes tiny, not -inf."""
     return weights.float().clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
-class TimeSform(nn.Module):
+class TimeSform(Fusion):
     """Eq. 8: joint attention over slices and positions fuses the RoI features, before DynamicConv.
 
-    Each of the K positions of the mean RoI asks all S x K positions; a learned embedding tells where in the RoI a
-    position lies. What comes back is added to the mean after a norm whose weight starts at zero, so a fresh module is
-    mean pooling and pretrained weights keep their meaning.
+    Each of the K positions of the mean RoI attends to all S x K positions. A learned embedding says where in the RoI a
+    position lies. The result is added to the mean after a norm whose weight starts at zero. So a fresh module is mean
+    pooling, and pretrained weights keep their meaning.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+    def __init__(self, config: "ModelConfig") -> None:
+        super().__init__(config)
         self.position = nn.Parameter(torch.randn(POSITIONS, config.channels) * 0.02)
         self.attention = nn.MultiheadAttention(config.channels, config.attention_heads, batch_first=True)
         self.norm = nn.LayerNorm(config.channels)
         nn.init.zeros_(self.norm.weight)
 
-    def forward(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """f: (M, N, K, S, D). Returns the RoI features as one slice (M, N, K, 1, D), and slice logits (M, N, S)."""
-        M, N, K, S, D = f.shape
-        tokens = (f + self.position[:, None]).reshape(M * N, K * S, D)
-        mean_f = f.mean(dim=3)
-        query = (mean_f + self.position).reshape(M * N, K, D)
-        fused, w = self._attend(query, tokens, S)
-        fused = mean_f + self.norm(fused).reshape(M, N, K, D)
-        return fused[:, :, :, None], _log(w.reshape(M, N, S))
+    def fuse_rois(self, f_s: Tensor) -> tuple[Tensor, Tensor]:
+        M, N, K, S, D = f_s.shape
+        tokens = (f_s + self.position[:, None]).reshape(M * N, K * S, D)
+        mean = f_s.mean(dim=3)
+        query = (mean + self.position).reshape(M * N, K, D)
+        attended, w = self._attend(query, tokens, S)
+        f = mean + self.norm(attended).reshape(M, N, K, D)
+        return f[:, :, :, None], _log(w.reshape(M, N, S))
+
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:
+        return h_s[:, :, 0], m_s, m_s.argmax(dim=-1)  # one slice is left
 
     def _attend(self, query: Tensor, tokens: Tensor, S: int) -> tuple[Tensor, Tensor]:
         """`attention` of a query (R, K, D) to tokens (R, K * S, D), and the share that each slice has of it (R, S).
 
-        What nn.MultiheadAttention gives. The slices' shares come from the product that also fuses the values: every
-        value carries its slice as S more channels, and queries and keys are as wide with zeros. So torch's own kernel
-        does it all and the weights, by far the largest tensor, are never written out.
+        The result is that of nn.MultiheadAttention. The shares come from the product that also fuses the values: every
+        value carries its slice as S more channels, and queries and keys are padded with zeros to the same width. So
+        torch's own kernel does it all, and the attention weights, by far the largest tensor, are never written out.
         """
         D, heads = query.shape[-1], self.attention.num_heads
         in_weight, in_bias = self.attention.in_proj_weight, self.attention.in_proj_bias
@@ -88,29 +116,28 @@ class TimeSform(nn.Module):
         return self.attention.out_proj(fused.transpose(1, 2).flatten(2)), shares.mean(dim=(1, 2))
 
 
-class QuerySummary(nn.Module):
-    """Eq. 9: a learned query per proposal attends over the slices; its attention weights are w."""
+class QuerySummary(Fusion):
+    """Eq. 9: a learned query for each proposal attends to the slices. Its attention weights are w."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+    def __init__(self, config: "ModelConfig") -> None:
+        super().__init__(config)
         self.query = nn.Parameter(torch.randn(config.proposals, config.channels))
         self.attention = nn.MultiheadAttention(config.channels, config.attention_heads, batch_first=True)
 
-    def forward(self, h_s: Tensor) -> tuple[Tensor, Tensor]:
-        """h_s: (M, N, S, D). Returns h (M, N, D) and slice logits (M, N, S)."""
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:  # noqa: ARG002 (w comes from the attention)
         M, N, _, D = h_s.shape
         slices = h_s.flatten(0, 1)
         query = self.query.repeat(M, 1)[:, None]
-        h, weights = self.attention(query, slices, slices, need_weights=True)
-        return h.view(M, N, D), _log(weights[:, 0]).unflatten(0, (M, N))
+        h, w = self.attention(query, slices, slices, need_weights=True)
+        log_w = _log(w[:, 0]).unflatten(0, (M, N))
+        return h.view(M, N, D), log_w, log_w.argmax(dim=-1)
 
 
-class MLPRegress(nn.Module):
-    """Eq. 10: an MLP over the features of all slices, and a regression of the slice from its result."""
+class MLPRegress(Fusion):
+    """Eq. 10: an MLP over the features of all slices, and a regression of the slice z from its result."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.slices = config.slices
+    def __init__(self, config: "ModelConfig") -> None:
+        super().__init__(config)
         self.mlp = nn.Sequential(
             nn.Linear(config.slices * config.channels, config.channels),
             nn.ReLU(),
@@ -119,20 +146,27 @@ class MLPRegress(nn.Module):
         )
         self.regress = nn.Linear(config.channels, 1)
 
-    def forward(self, h_s: Tensor) -> tuple[Tensor, Tensor]:
-        """h_s: (M, N, S, D). Returns h (M, N, D) and the slice's place (M, N), 0 for the first and 1 for the last."""
-        S = h_s.shape[2]
-        if S > self.slices:
+    def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:  # noqa: ARG002 (z comes from the regression)
+        S, room = h_s.shape[2], self.config.slices
+        if S > room:
             raise InputError(
-                f"The fusion 'mlp' of this model has room for {self.slices} slices and was given {S}: "
-                f"prepare volumes to {self.slices} slices."
+                f"The fusion 'mlp' of this model has room for {room} slices and was given {S}: "
+                f"prepare volumes to {room} slices."
             )
-        h = self.mlp(pad(h_s, (0, 0, 0, self.slices - S)).flatten(-2))
-        return h, self.regress(h)[..., 0].float().sigmoid()
+        h = self.mlp(pad(h_s, (0, 0, 0, room - S)).flatten(-2))
+        return h, None, self.regress(h)[..., 0].float().sigmoid() * (S - 1)
 
 
-WITH_PARAMETERS: dict[str, type[TimeSform] | type[QuerySummary] | type[MLPRegress]] = {
+FUSIONS: dict[str, type[Fusion]] = {
+    "weighted": WeightedAverage,
+    "mean": MeanPool,
+    "max": MaxPool,
     "timesform": TimeSform,
     "query": QuerySummary,
     "mlp": MLPRegress,
 }
+
+if TYPE_CHECKING:
+    FusionName = str
+else:
+    FusionName = Literal[tuple(FUSIONS)]  # so that settings are checked against the table

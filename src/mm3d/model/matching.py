@@ -1,4 +1,4 @@
-"""Which proposal answers for which finding: the cheapest one-to-one assignment, per head and view."""
+"""Which proposal answers for which annotation: the cheapest one-to-one assignment, for each head and view."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0
 
 @dataclass(frozen=True)
 class CostWeights:
-    """How much class, box distance and overlap count, in matching and in the loss alike (Sparse R-CNN's 2, 5, 2)."""
+    """The weights of class, box distance and overlap, both in matching and in the loss (Sparse R-CNN's 2, 5, 2)."""
 
     focal: float = 2.0
     """Malignancy of the proposal."""
@@ -24,26 +24,26 @@ class CostWeights:
     """Generalised intersection over union."""
 
 
-def matching_cost(logits: Tensor, boxes: Tensor, found: Tensor, size: Tensor, weights: CostWeights) -> Tensor:
-    """The cost of every proposal for every finding of one view.
+def matching_cost(logits: Tensor, boxes: Tensor, truth: Tensor, size: Tensor, weights: CostWeights) -> Tensor:
+    """The cost of every proposal for every annotation of one view.
 
-    logits: (..., N), boxes: (..., N, 4), found: (G, 4) the findings' boxes, size: (2,) height and width. -> (..., N, G)
+    logits: (..., N), boxes: (..., N, 4), truth: (G, 4) annotated boxes, size: (2,) height and width -> (..., N, G)
     """
     p = logits.float().sigmoid()
     positive = FOCAL_ALPHA * (1 - p) ** FOCAL_GAMMA * -(p + 1e-8).log()
     negative = (1 - FOCAL_ALPHA) * p**FOCAL_GAMMA * -(1 - p + 1e-8).log()
-    boxes, found = boxes.float()[..., :, None, :], found.float()
+    boxes, truth = boxes.float()[..., :, None, :], truth.float()
     scale = size.flip(-1).repeat(2).float()  # width, height, width, height
-    l1 = (boxes / scale - found / scale).abs().sum(dim=-1)
-    giou = iou_and_giou(boxes, found)[1]
+    l1 = (boxes / scale - truth / scale).abs().sum(dim=-1)
+    giou = iou_and_giou(boxes, truth)[1]
     return weights.focal * (positive - negative)[..., None] + weights.l1 * l1 - weights.giou * giou
 
 
 def match(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Costs of I heads (I, N, G) -> heads, proposals and findings of the pairs, min(N, G) for each head."""
-    # A diverged training has NaN costs: the loss is what stops it and says so, so the matching only has to survive.
+    """Costs of I heads (I, N, G) -> heads, proposals and annotations of the pairs, min(N, G) for each head."""
+    # A diverged training has NaN costs. The loss reports that, so the matching only has to survive it.
     numbers = torch.nan_to_num(cost.detach(), nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
     pairs = [linear_sum_assignment(of_head) for of_head in numbers]
     head = np.repeat(np.arange(len(pairs)), [len(proposals) for proposals, _ in pairs])
-    proposal, finding = np.concatenate(pairs, axis=1)
-    return tuple(torch.as_tensor(index, device=cost.device) for index in (head, proposal, finding))  # type: ignore[return-value]
+    proposal, annotation = np.concatenate(pairs, axis=1)
+    return tuple(torch.as_tensor(index, device=cost.device) for index in (head, proposal, annotation))  # type: ignore[return-value]

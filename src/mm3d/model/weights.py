@@ -1,4 +1,4 @@
-"""Weights files: safetensors with a header that tells how to build the model and where the weights come from."""
+"""Weights files: safetensors with a header that says how to build the model and where the weights come from."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialised
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 from mm3d.model.config import ModelConfig
@@ -25,10 +25,10 @@ RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
 
 @dataclass(frozen=True)
 class WeightsHeader:
-    """What a weights file says of itself."""
+    """The header of a weights file."""
 
     config: ModelConfig
-    """The model the weights belong to."""
+    """The model of these weights."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Where the weights come from: the training's data and settings, or the file they were imported from."""
     intended_use: str = RESEARCH_ONLY
@@ -39,20 +39,32 @@ class WeightsHeader:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What became of each tensor when weights moved into a model."""
+    """What happened to each tensor when weights moved into a model."""
 
     loaded: tuple[str, ...]
-    """Names of the model's tensors that took their values as they were."""
+    """The model's tensors that took their values unchanged."""
     converted: dict[str, str]
-    """Names of those that took changed values, and the change."""
+    """The model's tensors that took changed values, and the change."""
     new: tuple[str, ...]
-    """Names of those the weights did not have: they keep their start values."""
+    """The model's tensors that the weights did not have. They keep their start values."""
     dropped: dict[str, str]
-    """Names of the weights' tensors that went nowhere, and why."""
+    """The weights' tensors that were not used, and why."""
 
 
 def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
-    """Write the model; a file already there is replaced only when the new one is complete."""
+    """Write a model to a weights file. An existing file is replaced only when the new one is complete.
+
+    Parameters
+    ----------
+    model : Detector
+        Not a copy that `Detector.for_inference` made.
+    path : Path or str
+        The file, which ends in .safetensors.
+    provenance : dict
+        Where the weights come from, as plain data for JSON.
+    intended_use : str
+        What the weights may be used for.
+    """
     path = Path(path)
     if model.only_for_inference:
         raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
@@ -61,72 +73,38 @@ def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write tensors; a file already there is replaced only when the new one is complete."""
+    """Write tensors. An existing file is replaced only when the new one is complete."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path) as partial:
             # Not `save_file`: it writes under a name of its own choice, which a killed process leaves behind.
-            partial.write_bytes(serialised(plain, metadata))
+            partial.write_bytes(serialise(plain, metadata))
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); make room, or choose another place.") from error
 
 
-def shipped() -> list[Path]:
-    """The weights files that come with the package."""
-    return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
-
-
-def find(path: Path | str | None) -> Path:
-    """The weights file that a path means: the file itself, or of a run folder the best weights, or else the last; or
-    the name of weights that come with mm3d. None means those for volumes."""
-    own = {one.stem: one for one in shipped()}
-    if path is None:
-        if SHIPPED in own:
-            return own[SHIPPED]
-        raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
-    path = Path(path)
-    if str(path) in own and not path.exists():
-        return own[str(path)]
-    if not path.is_dir():
-        return path
-    for name in ("best.safetensors", "last.safetensors"):
-        if (path / name).is_file():
-            return path / name
-    raise InputError(
-        f"{path} has neither best.safetensors nor last.safetensors; let the run reach a "
-        "validation, or give a weights file."
-    )
-
-
-def name_of(path: Path) -> str:
-    """What to call a weights file: its name, and for the weights of a run the run's."""
-    return f"{path.resolve().parent.name}/{path.stem}" if path.stem in ("best", "last") else path.stem
-
-
-def read_header(path: Path | str) -> WeightsHeader:
-    """Only the header, without reading the weights."""
-    path = Path(path)
-    with _open(path) as file:
-        metadata = file.metadata() or {}
-    if HEADER not in metadata:
-        raise InputError(
-            f"{path} was not written by mm3d; bring weights of other projects in with 'mm3d import-weights'."
-        )
-    content = json.loads(metadata[HEADER])
-    if content.get("format") != FORMAT:
-        raise InputError(f"{path} has format {content.get('format')}; this mm3d reads format {FORMAT}: update mm3d.")
-    config = from_dict(ModelConfig, content["config"], f"{path}: config")
-    return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
-
-
 def load(path: Path | str, chunk: int | None = None) -> Detector:
-    """Build the model a file describes, with its weights; `chunk` over what its configuration says. 2D weights are 3D
-    weights: it takes any number of slices (with fusion "mlp", up to `config.slices`)."""
+    """Build the model that a weights file describes, with its weights.
+
+    2D weights are 3D weights: the model takes any number of slices (with the fusion "mlp", up to `config.slices`).
+
+    Parameters
+    ----------
+    path : Path or str
+        A weights file of mm3d.
+    chunk : int, optional
+        Replaces the file's own `ModelConfig.chunk`.
+
+    Returns
+    -------
+    Detector
+        On the CPU, in training mode.
+    """
     path = Path(path)
     config = read_header(path).config
     with torch.device("meta"):
         model = Detector(config if chunk is None else replace(config, chunk=chunk))
-    state = _tensors(path)
+    state = _read_tensors(path)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != expected:
         wrong = sorted(set(expected) ^ set(state)) or [n for n in expected if state[n].shape != expected[n]]
@@ -136,13 +114,13 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
 
 
 def start_from(model: Detector, path: Path | str) -> Transfer:
-    """Start a model from the weights of another: what both have is loaded, what only the model has stays as it is.
+    """Load the tensors that a model shares with a weights file. The model's other tensors keep their values.
 
-    This is how FFDM weights enter M&M-3D (everything loads), or a variant with parameters of its own (those are new).
+    This is how FFDM weights enter M&M-3D (all tensors load) or a fusion with its own parameters (which are new).
     """
     path = Path(path)
     read_header(path)
-    state, own = _tensors(path), model.state_dict()
+    state, own = _read_tensors(path), model.state_dict()
     for name in sorted(set(state) & set(own)):
         if state[name].shape != own[name].shape:
             raise InputError(
@@ -162,6 +140,57 @@ def start_from(model: Detector, path: Path | str) -> Transfer:
     )
 
 
+def read_header(path: Path | str) -> WeightsHeader:
+    """Read only the header, not the weights."""
+    path = Path(path)
+    with _open(path) as file:
+        metadata = file.metadata() or {}
+    if HEADER not in metadata:
+        raise InputError(
+            f"{path} was not written by mm3d; bring weights of other projects in with 'mm3d import-weights'."
+        )
+    content = json.loads(metadata[HEADER])
+    if content.get("format") != FORMAT:
+        raise InputError(f"{path} has format {content.get('format')}; this mm3d reads format {FORMAT}: update mm3d.")
+    config = from_dict(ModelConfig, content["config"], f"{path}: config")
+    return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
+
+
+def shipped() -> list[Path]:
+    """The weights files that come with the package."""
+    return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
+
+
+def find(path: Path | str | None) -> Path:
+    """The weights file that a user means with a path.
+
+    It is the file itself; or the best, or else the last weights of a run folder; or the name of weights that come with
+    mm3d. None means those for volumes.
+    """
+    own = {one.stem: one for one in shipped()}
+    if path is None:
+        if SHIPPED in own:
+            return own[SHIPPED]
+        raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
+    path = Path(path)
+    if str(path) in own and not path.exists():
+        return own[str(path)]
+    if not path.is_dir():
+        return path
+    for name in ("best.safetensors", "last.safetensors"):
+        if (path / name).is_file():
+            return path / name
+    raise InputError(
+        f"{path} has neither best.safetensors nor last.safetensors; wait for the run's first validation, or give a "
+        "weights file."
+    )
+
+
+def name_of(path: Path) -> str:
+    """The name of a weights file for people: with the name of its run, if it has one."""
+    return f"{path.resolve().parent.name}/{path.stem}" if path.stem in ("best", "last") else path.stem
+
+
 def _open(path: Path) -> Any:
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
@@ -172,6 +201,6 @@ def _open(path: Path) -> Any:
         raise InputError(f"{path} is not a complete safetensors file ({error}); download or write it again.") from error
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     with _open(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no dictionary)

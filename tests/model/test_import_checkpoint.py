@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mm3d.cli import main
-from mm3d.model.checkpoints import import_checkpoint
+from mm3d.model.import_checkpoint import import_checkpoint
 from mm3d.model.weights import load, read_header
 from mm3d.shared.errors import InputError
 

@@ -1,8 +1,8 @@
 """Start weights from other projects: Sparse R-CNN checkpoints of detectron2, mmdetection and PVT.
 
 All three hold the same network under other names. mmdetection's names are translated to detectron2's, and those to
-ours; what a checkpoint lacks (cross-attention, our one class) is new, what we lack (80 COCO classes) is dropped, and a
-name that no rule knows refuses the file: half a loaded model is worse than none.
+ours. What a checkpoint lacks (cross-attention, our one class) is new. What we lack (80 COCO classes) is dropped. A file
+with an unknown name is refused, because a model that is loaded in part is worse than none.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import pickle
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -22,7 +22,7 @@ from mm3d.model.weights import Transfer
 from mm3d.shared.errors import InputError
 
 Family = Literal["detectron2", "mmdetection", "PVT"]
-Rules = list[tuple[str, str]]  # parts of names and what stands for them, applied in this order
+Rules = list[tuple[str, str]]  # parts of names and what replaces them, applied in this order
 
 MMDETECTION_TO_DETECTRON2: Rules = [
     ("roi_head.bbox_head.", "head.head_series."),
@@ -77,11 +77,8 @@ DETECTRON2_TO_OURS: Rules = [
 ]
 
 PVT_TO_OURS: Rules = [
-    *[
-        (f"backbone.patch_embed{i + 1}.norm.", f"backbone.body.encoder.layers.{i}.patch_embedding.layer_norm.")
-        for i in range(4)
-    ],
     *[(f"backbone.patch_embed{i + 1}.", f"backbone.body.encoder.layers.{i}.patch_embedding.") for i in range(4)],
+    (".patch_embedding.norm.", ".patch_embedding.layer_norm."),
     *[(f"backbone.block{i + 1}.", f"backbone.body.encoder.layers.{i}.blocks.") for i in range(4)],
     *[(f"backbone.norm{i + 1}.", f"backbone.body.encoder.layers.{i}.layer_norm.") for i in range(4)],
     (".attn.q.", ".attention.query."),
@@ -94,14 +91,14 @@ PVT_TO_OURS: Rules = [
     (".mlp.fc2.", ".mlp.dense2."),
 ]
 
-# Tensors that are no weights: counters, and image statistics, which our configuration holds.
+# Tensors that are not weights: counters, and image statistics, which our configuration holds.
 NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
 NOT_A_WEIGHT = "not a weight"
 
 
 @dataclass(frozen=True)
 class Import:
-    """A model made from a checkpoint, and the account of it."""
+    """A model made from a checkpoint, and what happened to each tensor."""
 
     model: Detector
     family: Family
@@ -113,46 +110,41 @@ def import_checkpoint(path: Path | str) -> Import:
     """Read a public Sparse R-CNN checkpoint and build the detector it fits, with our one class and one grey channel."""
     path = Path(path)
     source = _read(path)
-    family = _family(path, source)
+    family = _find_family(path, source)
     state, dropped = _translate(family, source)
-    config = _config(path, family, state)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what is new starts the same every time: one checkpoint, one imported file
-        model = Detector(config)
+        torch.manual_seed(0)  # new tensors start the same every time: one checkpoint gives one imported file
+        model = Detector(_find_config(path, family, state))
     own = model.state_dict()
 
-    unknown = [name for name in state if name not in own]
-    if unknown:
-        raise InputError(
-            f"{path} looks like {family}, but has names that are not understood ({len(unknown)}): {_some(unknown)}; "
-            "give a Sparse R-CNN on ResNet or PVTv2-Li."
-        )
-    is_class = {name for name in own if ".cls_logit." in name}
     is_new = {name for name in own if ".cross_attn." in name}
-    missing = [name for name in own if name not in state and name not in is_new]
-    if missing:
-        raise InputError(
-            f"{path} looks like {family}, but lacks ({len(missing)}): {_some(missing)}; "
-            "give a complete Sparse R-CNN on ResNet or PVTv2-Li (the other PVTs differ)."
-        )
-    if broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
-        raise InputError(f"{path} holds values that are not numbers, in {_some(broken)}; download it again.")
+    problems = {
+        "has names that are not understood": [name for name in state if name not in own],
+        "lacks": [name for name in own if name not in state and name not in is_new],
+        "holds values that are not numbers": [name for name, tensor in state.items() if not tensor.isfinite().all()],
+    }
+    for problem, names in problems.items():
+        if names:
+            raise InputError(
+                f"{path} looks like {family}, but {problem} ({len(names)}): {_list_some(names)}; give a complete "
+                "Sparse R-CNN on ResNet or PVTv2-Li (the other PVTs differ), or download it again."
+            )
 
     converted = {}
     for name in list(state):
         shape, wanted = state[name].shape, own[name].shape
-        if name in is_class and shape != wanted:
+        if ".cls_logit." in name and shape != wanted:
             dropped[name] = f"{shape[0]} classes; ours is one, malignant"
             is_new.add(name)
             del state[name]
-        elif state[name].dim() == 4 and shape[1] == 3 and wanted[1] == 1:
+        elif len(shape) == 4 and shape[1] == 3 and wanted[1] == 1:
             # A grey image repeated into R, G and B meets the sum of their weights.
             state[name] = state[name].sum(dim=1, keepdim=True)
             converted[name] = "RGB weights summed to one grey channel"
         if name in state and state[name].shape != wanted:
             raise InputError(
-                f"{path} is not the published Sparse R-CNN: {name} has shape {tuple(shape)}, where {tuple(wanted)} "
-                "fits; give an unchanged checkpoint."
+                f"{path} is not the published Sparse R-CNN: {name} has shape {tuple(shape)} instead of "
+                f"{tuple(wanted)}; give an unchanged checkpoint."
             )
     model.load_state_dict(state, strict=False)
     transfer = Transfer(
@@ -167,29 +159,28 @@ def import_checkpoint(path: Path | str) -> Import:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth that holds nothing dangerous."""
+    """The tensors of a .safetensors file, or of a .pth file that cannot run code."""
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{path} {wrong}; give the path of a downloaded checkpoint.")
+    damaged = InputError(f"{path} is damaged or no checkpoint at all; download it again.")
+    with path.open("rb") as file:
+        start = file.read(2)
+    if path.suffix != ".safetensors" and start != b"PK" and start[:1] != b"\x80":
+        raise damaged  # neither torch's archive nor a pickle: perhaps a web page
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with path.open("rb") as file:
-            start = file.read(2)
-        if start != b"PK" and start[:1] != b"\x80":  # neither torch's archive nor a pickle: a web page, a text, nothing
-            raise InputError(f"{path} is damaged or no checkpoint at all; download it again.")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch asks for a bug report where we have a sentence
+            warnings.simplefilter("ignore")  # torch asks for a bug report where we have a message
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except InputError:
-        raise
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} is refused: loading it could run code; where you trust it, save its state dict as safetensors and "
+            f"{path} is refused: loading it could run code; if you trust it, save its state dict as safetensors and "
             "import that."
         ) from error
-    except Exception as error:  # a damaged file fails in any way it likes; which, is of no use to the user
-        raise InputError(f"{path} is damaged or no checkpoint at all; download it again.") from error
+    except Exception as error:  # any exception means a damaged file
+        raise damaged from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -198,10 +189,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     )
     if not is_state or not content:
         raise InputError(f"{path} holds no state dict; give a checkpoint of detectron2, mmdetection or PVT.")
-    return {name.removeprefix("module."): tensor for name, tensor in content.items()}  # as data-parallel training saves
+    return {name.removeprefix("module."): tensor for name, tensor in content.items()}  # the prefix is DDP's
 
 
-def _family(path: Path, source: dict[str, Tensor]) -> Family:
+def _find_family(path: Path, source: dict[str, Tensor]) -> Family:
     if any(name.startswith("head.head_series.") for name in source):
         return "detectron2"
     if any(name.startswith("roi_head.bbox_head.") for name in source):
@@ -210,24 +201,19 @@ def _family(path: Path, source: dict[str, Tensor]) -> Family:
         raise InputError(f"{path} is a weights file of mm3d already; use it as it is.")
     raise InputError(
         f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, "
-        f"not one whose {len(source)} names begin {_some(list(source))}."
+        f"not one whose {len(source)} names begin {_list_some(list(source))}."
     )
 
 
 def _translate(family: Family, source: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The checkpoint's tensors under our names, and what was dropped on the way."""
+    """The checkpoint's tensors under our names, and what was dropped."""
+    rules = DETECTRON2_TO_OURS if family == "detectron2" else MMDETECTION_TO_DETECTRON2 + DETECTRON2_TO_OURS
     state, dropped = {}, {}
     for name, tensor in source.items():
         if name.endswith(NOT_WEIGHTS):
             dropped[name] = NOT_A_WEIGHT
             continue
-        ours = name
-        if family == "PVT" and name.startswith("backbone."):
-            ours = _replace(PVT_TO_OURS, name)
-        else:
-            if family != "detectron2":
-                ours = _replace(MMDETECTION_TO_DETECTRON2, ours)
-            ours = _replace(DETECTRON2_TO_OURS, ours)
+        ours = rename(PVT_TO_OURS if family == "PVT" and name.startswith("backbone.") else rules, name)
         if ".attn.kv." in ours:  # PVT makes keys and values with one layer, transformers with two
             key, value = tensor.chunk(2)
             state[ours.replace(".attn.kv.", ".attention.key.")] = key
@@ -237,30 +223,27 @@ def _translate(family: Family, source: dict[str, Tensor]) -> tuple[dict[str, Ten
     return state, dropped
 
 
-def _replace(rules: Rules, name: str) -> str:
+def rename(rules: Rules, name: str) -> str:
     for theirs, ours in rules:
         name = name.replace(theirs, ours)
     return name
 
 
-def _config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig:
+def _find_config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig:
     """The configuration that fits the tensors' shapes."""
     try:
         proposals, channels = state["proposal_features"].shape
         if channels % ModelConfig.attention_heads:
-            raise InputError(f"{path} has {channels} channels; a Sparse R-CNN has a multiple of 8: give such a one.")
+            raise InputError(f"{path} has {channels} channels; give a Sparse R-CNN with a multiple of 8.")
+        blocks = "backbone.body.encoder." + ("layers.{}.blocks." if family == "PVT" else "stages.{}.layers.")
         widths = tuple(state[f"backbone.lateral.{i}.weight"].shape[1] for i in range(4))
+        depths = tuple(_count(state, blocks.format(i)) for i in range(4))
         if family == "PVT":
-            block = "backbone.body.encoder.layers.{}.blocks."
-            backbone = BackboneConfig(family="pvt_v2_li", widths=widths, depths=_counts(state, block))
+            backbone = BackboneConfig(family="pvt_v2_li", widths=widths, depths=depths)
         else:
-            block = "backbone.body.encoder.stages.{}.layers."
-            backbone = BackboneConfig(
-                widths=widths,
-                depths=_counts(state, block),
-                layer="bottleneck" if f"{block.format(0)}0.layer.2.convolution.weight" in state else "basic",
-                stem=state["backbone.body.embedder.embedder.convolution.weight"].shape[0],
-            )
+            layer: Any = "bottleneck" if f"{blocks.format(0)}0.layer.2.convolution.weight" in state else "basic"
+            stem = state["backbone.body.embedder.embedder.convolution.weight"].shape[0]
+            backbone = BackboneConfig(widths=widths, depths=depths, layer=layer, stem=stem)
         return ModelConfig(
             backbone=backbone,
             channels=channels,
@@ -278,9 +261,5 @@ def _count(state: dict[str, Tensor], prefix: str) -> int:
     return len({name[len(prefix) :].split(".")[0] for name in state if name.startswith(prefix)})
 
 
-def _counts(state: dict[str, Tensor], prefix: str) -> tuple[int, ...]:
-    return tuple(_count(state, prefix.format(stage)) for stage in range(4))
-
-
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
