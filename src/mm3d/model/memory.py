@@ -175,9 +175,9 @@ def _pool_and_convolve(
     level = roi_align.choose_level(boxes, canonical_box)
     rows, columns = roi_align.find_taps(pyramid, boxes, level)
     # (M, N, 7, 7): how much of a bin lies in the image
-    inside = (rows.weight.sum(dim=-1)[..., :, None] * columns.weight.sum(dim=-1)[..., None, :]).flatten(0, 1)
+    inside = (rows.weights.sum(dim=-1)[..., :, None] * columns.weights.sum(dim=-1)[..., None, :]).flatten(0, 1)
     rows, columns = _shift(rows), _shift(columns)
-    rows = rows._replace(index=rows.index[:, None], weight=rows.weight[:, None])  # 3 x 3 shifts before all else
+    rows = rows._replace(pixels=rows.pixels[:, None], weights=rows.weights[:, None])  # 3 x 3 shifts before all else
     index, weight = roi_align.cross_taps(pyramid.first_row.gather(1, level), rows, columns)
     index, weight = (x.flatten(0, 1).flatten(1, 2) for x in (index, weight))  # (9, M * N, 7, 7, 4, 4)
 
@@ -203,10 +203,10 @@ def _pool_and_convolve(
 
 def _shift(taps: Taps) -> Taps:
     """Taps moved by -1, 0 and 1 pixel, (3, M, N, BINS, 4). Beyond the image there are zeros."""
-    moved = taps.index + torch.arange(-1, 2, device=taps.index.device).view(3, 1, 1, 1, 1)
+    moved = taps.pixels + torch.arange(-1, 2, device=taps.pixels.device).view(3, 1, 1, 1, 1)
     last = (taps.length - 1)[..., None, None]
     inside = (moved >= 0) & (moved <= last)
-    return Taps(torch.minimum(moved.clamp(min=0), last), taps.weight * inside, taps.length)
+    return Taps(torch.minimum(moved.clamp(min=0), last), taps.weights * inside, taps.length)
 
 
 # ---- recomputation in the backward pass ----------------------------------------------------------------------------

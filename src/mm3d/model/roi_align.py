@@ -100,8 +100,8 @@ def choose_level(boxes: Tensor, canonical_box: float) -> Tensor:
 class Taps(NamedTuple):
     """What the bins of every box read along one axis of its level."""
 
-    index: Tensor  # (M, N, BINS, 4) pixels
-    weight: Tensor  # (M, N, BINS, 4)
+    pixels: Tensor  # (M, N, BINS, 4)
+    weights: Tensor  # (M, N, BINS, 4)
     length: Tensor  # (M, N): pixels of the level along this axis
 
 
@@ -127,14 +127,15 @@ def _find_axis_taps(start: Tensor, end: Tensor, length: Tensor) -> Taps:
     weight = torch.stack([1 - high_weight, high_weight], dim=-1) * (inside[..., None] / SAMPLES)
     low_index = torch.minimum(low.long().clamp(min=0), last)
     index = torch.stack([low_index, torch.minimum(low_index + 1, last)], dim=-1)
-    return Taps(*(x.unflatten(-2, (BINS, SAMPLES)).flatten(-2) for x in (index, weight)), length)
+    pixels, weights = (x.unflatten(-2, (BINS, SAMPLES)).flatten(-2) for x in (index, weight))
+    return Taps(pixels, weights, length)
 
 
 def cross_taps(first_row: Tensor, rows: Taps, columns: Taps) -> tuple[Tensor, Tensor]:
     """A bin's 4 rows times its 4 columns: the table's rows and their weights, both (..., M, N, 7, 7, 4, 4)."""
-    start = first_row[..., None, None] + rows.index * columns.length[..., None, None]
-    index = start[..., :, None, :, None] + columns.index[..., None, :, None, :]
-    weight = rows.weight[..., :, None, :, None] * columns.weight[..., None, :, None, :]
+    start = first_row[..., None, None] + rows.pixels * columns.length[..., None, None]
+    index = start[..., :, None, :, None] + columns.pixels[..., None, :, None, :]
+    weight = rows.weights[..., :, None, :, None] * columns.weights[..., None, :, None, :]
     return index, weight
 
 
