@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-# Sparse R-CNN's: a delta of 1 in x or y moves a box by half its size, and no box grows more than 100000 / 16 times.
+# Those of Sparse R-CNN: a delta of 1 in x or y moves a box by half its size. No box grows more than 100000 / 16 times.
 DELTA_WEIGHTS = (2.0, 2.0, 1.0, 1.0)
 MAX_LOG_SCALE = math.log(100000.0 / 16)
 TINY_AREA = 1e-6  # square pixels: keeps the overlap of two empty boxes at 0 instead of 0 / 0
@@ -19,7 +19,7 @@ def from_cxcywh(boxes: Tensor) -> Tensor:
 
 def apply_deltas(boxes: Tensor, deltas: Tensor) -> Tensor:
     """Move and scale `boxes` by a regression's output. The result may leave the image."""
-    # In float32 whatever the autocast: a bfloat16 pixel coordinate near 2000 is 8 pixels coarse.
+    # Always in float32, also under autocast: near 2000, bfloat16 coordinates are 8 pixels apart.
     dx, dy, dw, dh = (deltas.float() / deltas.new_tensor(DELTA_WEIGHTS, dtype=torch.float32)).unbind(-1)
     x1, y1, x2, y2 = boxes.float().unbind(-1)
     width, height = x2 - x1, y2 - y1

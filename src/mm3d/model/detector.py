@@ -57,24 +57,18 @@ class Breasts:
             )
         if self.sizes.is_floating_point():
             raise InputError(f"Sizes must be whole pixels, not {self.sizes.dtype}.")
-        if self.images.device.type == "cpu":  # where batches are made; on a GPU each look would make it wait
-            self._check_views()
-
-    def _check_views(self) -> None:
-        """Every present view fits into the batch's size and has grey values from 0 to 1."""
+        if self.images.device.type != "cpu":  # batches are made on the CPU; a GPU would have to wait for each look
+            return
         H, W = self.images.shape[3:]
         for breast, view in self.present.nonzero().tolist():
+            where = f"Breast {breast}, {VIEWS[view]}:"
             height, width = self.sizes[breast, view].tolist()
             if not (0 < height <= H and 0 < width <= W):
-                raise InputError(
-                    f"Breast {breast}, {VIEWS[view]}: its size {height} x {width} (height x width) does not fit into "
-                    f"the batch's {H} x {W}."
-                )
+                size = f"{height} x {width} (height x width)"
+                raise InputError(f"{where} its size {size} does not fit into the batch's {H} x {W}.")
             low, high = (value.item() for value in self.images[breast, view].aminmax())
             if not (low >= -1 and high <= 2):  # leaves room for augmentation; NaN fails, too
-                raise InputError(
-                    f"Breast {breast}, {VIEWS[view]}: grey values go from 0 to 1, not {low:g} to {high:g}."
-                )
+                raise InputError(f"{where} grey values go from 0 to 1, not {low:g} to {high:g}.")
 
     def to(self, device: torch.device | str) -> "Breasts":
         return Breasts(self.images.to(device), self.sizes.to(device), self.present.to(device))

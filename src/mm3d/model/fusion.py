@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
+from mm3d.model.memory import attend_to_slices
 from mm3d.model.roi_align import POSITIONS
 from mm3d.shared.errors import InputError
 
@@ -87,33 +88,12 @@ class TimeSform(Fusion):
         tokens = (f_s + self.position[:, None]).reshape(M * N, K * S, D)
         mean = f_s.mean(dim=3)
         query = (mean + self.position).reshape(M * N, K, D)
-        attended, w = self._attend(query, tokens, S)
+        attended, w = attend_to_slices(self.attention, query, tokens, S)
         f = mean + self.norm(attended).reshape(M, N, K, D)
         return f[:, :, :, None], _log(w.reshape(M, N, S))
 
     def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:
         return h_s[:, :, 0], m_s, m_s.argmax(dim=-1)  # one slice is left
-
-    def _attend(self, query: Tensor, tokens: Tensor, S: int) -> tuple[Tensor, Tensor]:
-        """`attention` of a query (R, K, D) to tokens (R, K * S, D), and the share that each slice has of it (R, S).
-
-        The result is that of nn.MultiheadAttention. The shares come from the product that also fuses the values: every
-        value carries its slice as S more channels, and queries and keys are padded with zeros to the same width. So
-        torch's own kernel does it all, and the attention weights, by far the largest tensor, are never written out.
-        """
-        D, heads = query.shape[-1], self.attention.num_heads
-        in_weight, in_bias = self.attention.in_proj_weight, self.attention.in_proj_bias
-        q = linear(query, in_weight[:D], in_bias[:D])
-        k, v = linear(tokens, in_weight[D:], in_bias[D:]).chunk(2, dim=-1)
-        q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))  # (R, heads, tokens, D / heads)
-        slice_of = torch.eye(S, dtype=v.dtype, device=v.device).repeat(v.shape[2] // S, 1)  # (tokens, S)
-        fused, shares = scaled_dot_product_attention(
-            pad(q, (0, S)),
-            pad(k, (0, S)),
-            torch.cat([v, slice_of.expand(*v.shape[:2], -1, -1)], dim=-1),
-            scale=(D // heads) ** -0.5,
-        ).split((D // heads, S), dim=-1)
-        return self.attention.out_proj(fused.transpose(1, 2).flatten(2)), shares.mean(dim=(1, 2))
 
 
 class QuerySummary(Fusion):

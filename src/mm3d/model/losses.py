@@ -34,11 +34,8 @@ class Targets:
                 "Annotations need boxes (F, 4), slices (F,) and places (F, 2), with F = 0 where there is none, not "
                 f"{tuple(self.boxes.shape)}, {tuple(self.slices.shape)} and {tuple(self.places.shape)}."
             )
-        if self.boxes.device.type == "cpu":  # where targets are made; on a GPU each look would make it wait
-            self._check_annotations()
-
-    def _check_annotations(self) -> None:
-        """Every annotation is a box in a malignant breast of the batch."""
+        if self.boxes.device.type != "cpu":  # targets are made on the CPU; a GPU would have to wait for each look
+            return
         B, V = self.annotated.shape
         for (breast, view), box, z in zip(self.places.tolist(), self.boxes.tolist(), self.slices.tolist(), strict=True):
             if not (0 <= breast < B and 0 <= view < V):
@@ -206,9 +203,9 @@ def _sigmoid_focal(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def share_of_ranks(count: int, device: torch.device) -> Tensor:
-    """max(1, count over all ranks) / ranks: the divisor that turns a sum into a mean over the batches of all ranks.
+    """The average of a count over all ranks, from a total of at least 1, because many batches have no annotation.
 
-    DDP averages over the ranks afterwards. The count is at least 1, because batches without any annotation are common.
+    A sum divided by it becomes a mean over the batches of all ranks, because DDP averages gradients over the ranks.
     """
     total = torch.tensor(float(count), device=device)
     ranks = 1

@@ -1,27 +1,22 @@
 """What saves memory and time. It gives the same numbers as the plain code, so a reader of the method may skip it.
 
-A full-size slice (2200 x 1100) has a pyramid of 206 MB, and a ResNet-50 keeps 4.3 GB for its backward pass. So only
-plain training uses `roi_align.build_pyramid`, which keeps all that the backward pass needs. Inference, and training
-with `recompute`, keep nothing of a slice but its pyramid:
+Plain training keeps all that the backward pass needs (`roi_align.build_pyramid`), 4.3 GB for a full-size slice in a
+ResNet-50. Inference, and training with `recompute`, keep nothing of a slice but its pyramid, 206 MB:
 
-    forward    A few slices at a time go through the backbone. Their pyramids are written into one table, from which
-               all heads pool.
-    backward   Each head leaves the gradient of its RoI features, 30 MB a slice for all six. When all heads have done
-               so, a few slices at a time go through the backbone again, now with a graph. The RoIs of all heads are
-               pooled again from their pyramid, and the gradients go back from there. The activations of one slice
-               exist at a time, however many slices there are.
-
-The pyramids are kept for all heads. Computing them again for each head would cost six backbones instead of two.
+    forward    A few slices at a time go through the backbone. Their pyramids are written into one table.
+    backward   Each head leaves the gradient of its RoI features. When all heads have done so, a few slices at a time go
+               through the backbone again, now with a graph. The RoIs of all heads are pooled again from their pyramid,
+               and the gradients go back from there.
 
 RoIAlign is a weighted sum, and FPN's 3 x 3 output convolution is another one, so either may come first. At full size p2
 to p5 have 201,137 positions, but the RoIs of 100 proposals and six heads only 29,400: with RoIAlign first, the
-convolution has a seventh of the work.
+convolution has a seventh of the work. docs/full-size.md tells more.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +25,10 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from mm3d.model import roi_align
-from mm3d.model.backbone import Backbone
 from mm3d.model.roi_align import POSITIONS, Pyramid, Taps, group_by_size, level_shapes, make_table
+
+if TYPE_CHECKING:
+    from mm3d.model.backbone import Backbone
 
 PIXELS_AT_ONCE = 2_500_000  # one full-size slice: a ResNet-50 needs about 0.7 GB for it
 # RoI features that are in work at a time: as many as fit into a CPU's cache (16 MB and 8 MB), or 256 MB elsewhere.
@@ -76,10 +73,28 @@ def recompute_in_backward(method: Callable[..., Tensor]) -> Callable[..., Tensor
     return recomputed
 
 
+def attend_to_slices(attention: nn.MultiheadAttention, query: Tensor, tokens: Tensor, S: int) -> tuple[Tensor, Tensor]:
+    """The attention of a query (R, K, D) to tokens (R, K * S, D), and the share w that each slice has of it (R, S).
+
+    The shares come from the product that also fuses the values: every value carries its slice as S more channels, and
+    queries and keys are padded with zeros to the same width. So torch's own kernel does it all, and the attention
+    weights, by far the largest tensor, are never written out.
+    """
+    D, heads = query.shape[-1], attention.num_heads
+    q = F.linear(query, attention.in_proj_weight[:D], attention.in_proj_bias[:D])
+    k, v = F.linear(tokens, attention.in_proj_weight[D:], attention.in_proj_bias[D:]).chunk(2, dim=-1)
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))  # (R, heads, tokens, D / heads)
+    slice_of = torch.eye(S, dtype=v.dtype, device=v.device).repeat(v.shape[2] // S, 1)  # (tokens, S)
+    v = torch.cat([v, slice_of.expand(*v.shape[:2], -1, -1)], dim=-1)
+    both = F.scaled_dot_product_attention(F.pad(q, (0, S)), F.pad(k, (0, S)), v, scale=(D // heads) ** -0.5)
+    fused, shares = both.split((D // heads, S), dim=-1)
+    return attention.out_proj(fused.transpose(1, 2).flatten(2)), shares.mean(dim=(1, 2))
+
+
 # ---- the pyramid ---------------------------------------------------------------------------------------------------
 
 
-def build_pyramid(backbone: Backbone, views: list[Tensor]) -> Pyramid:
+def build_pyramid(backbone: "Backbone", views: list[Tensor]) -> Pyramid:
     """The pyramids of M views (S, H, W): all of the graph is kept for plain training, otherwise only the pyramid."""
     if torch.is_grad_enabled() and not backbone.config.recompute:
         return roi_align.build_pyramid(backbone, views)
@@ -118,11 +133,11 @@ class LeanPyramid(Pyramid):
         return _pool_and_convolve(self, self.convolutions, boxes.detach().float(), canonical_box)
 
 
-def _slices_at_once(backbone: Backbone, view: Tensor) -> int:
+def _slices_at_once(backbone: "Backbone", view: Tensor) -> int:
     return backbone.config.chunk or max(1, PIXELS_AT_ONCE // (view.shape[1] * view.shape[2]))
 
 
-def _compute_levels(backbone: Backbone, slices: Tensor, convolve_last: bool) -> list[Tensor]:
+def _compute_levels(backbone: "Backbone", slices: Tensor, convolve_last: bool) -> list[Tensor]:
     return backbone.merge_stages(slices) if convolve_last else backbone(slices)
 
 
@@ -130,7 +145,7 @@ def _count_rows(view: Tensor) -> int:
     return sum(height * width for height, width in level_shapes(view.shape[1:]))
 
 
-def _fill_table(backbone: Backbone, views: list[Tensor], convolve_last: bool) -> tuple[Tensor, torch.dtype]:
+def _fill_table(backbone: "Backbone", views: list[Tensor], convolve_last: bool) -> tuple[Tensor, torch.dtype]:
     """The views' table, and the type it was computed in. Every slice goes straight to its place, without a copy."""
     config, S = backbone.config, len(views[0])
     counts = [_count_rows(view) for view in views]
@@ -158,7 +173,7 @@ def _fill_table(backbone: Backbone, views: list[Tensor], convolve_last: bool) ->
 # ---- RoIAlign before the output convolution ------------------------------------------------------------------------
 
 
-def _is_less_work_last(backbone: Backbone, views: list[Tensor]) -> bool:
+def _is_less_work_last(backbone: "Backbone", views: list[Tensor]) -> bool:
     """Whether the RoIs of all heads have fewer positions to convolve than the pyramids."""
     rois = backbone.config.heads * backbone.config.proposals * POSITIONS
     return sum(_count_rows(view) for view in views) > len(views) * rois
@@ -215,7 +230,7 @@ def _shift(taps: Taps) -> Taps:
 class _Recomputation:
     """Collects the gradients of the RoI features of all heads. Then it computes the gradients of the backbone."""
 
-    def __init__(self, backbone: Backbone, views: list[Tensor], convolve_last: bool) -> None:
+    def __init__(self, backbone: "Backbone", views: list[Tensor], convolve_last: bool) -> None:
         self.backbone, self.views, self.convolve_last = backbone, views, convolve_last
         self.parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
         self.device = views[0].device.type

@@ -1,7 +1,7 @@
 """Multi-instance learning: from the scores of proposals to those of an image and a breast, in log space.
 
-With N = 300 proposals the noisy-or 1 - prod(1 - p_n) rounds to 1 (no gradient) or cancels to 0 long before the logits
-are unusual. Here the logit of the result is computed from the logits of the proposals, for any size of either.
+With N = 300 proposals and ordinary logits the noisy-or 1 - prod(1 - p_n) already rounds to 1, without a gradient, or to
+0. So the logit of the result is computed from the logits of the proposals, which works for any values.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def _log_softplus(x: Tensor) -> Tensor:
-    """log(log(1 + e^x)); below -10 by its series, where softplus would underflow and lose its gradient."""
+    """log(log(1 + e^x)). Below -10 it uses a series, because softplus would underflow and lose its gradient."""
     far = x < -10
     series = x - torch.exp(x.clamp(max=-10)) / 2
     return torch.where(far, series, torch.log(F.softplus(torch.where(far, 0.0, x))))
@@ -30,7 +30,7 @@ def noisy_or_logit(logits: Tensor) -> Tensor:
 def mean_logit(logits: Tensor, present: Tensor) -> Tensor:
     """The logit of the mean score over the views that are present: (..., V) and (..., V) bool -> (...)."""
     absent = torch.full_like(logits, -torch.inf)
-    # The number of views divides both the mean of p and that of 1 - p, and cancels.
+    # Both the mean of p and the mean of 1 - p are divided by the number of views, which cancels.
     log_p = torch.logsumexp(torch.where(present, F.logsigmoid(logits), absent), dim=-1)
     log_q = torch.logsumexp(torch.where(present, F.logsigmoid(-logits), absent), dim=-1)
     return log_p - log_q

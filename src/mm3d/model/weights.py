@@ -28,27 +28,19 @@ class WeightsHeader:
     """The header of a weights file."""
 
     config: ModelConfig
-    """The model of these weights."""
-    provenance: dict[str, Any] = field(default_factory=dict)
-    """Where the weights come from: the training's data and settings, or the file they were imported from."""
+    provenance: dict[str, Any] = field(default_factory=dict)  # the training's data and settings, or the imported file
     intended_use: str = RESEARCH_ONLY
-    """What they may be used for."""
-    format: int = FORMAT
-    """The version of this header."""
+    format: int = FORMAT  # the version of this header
 
 
 @dataclass(frozen=True)
 class Transfer:
     """What happened to each tensor when weights moved into a model."""
 
-    loaded: tuple[str, ...]
-    """The model's tensors that took their values unchanged."""
-    converted: dict[str, str]
-    """The model's tensors that took changed values, and the change."""
-    new: tuple[str, ...]
-    """The model's tensors that the weights did not have. They keep their start values."""
-    dropped: dict[str, str]
-    """The weights' tensors that were not used, and why."""
+    loaded: tuple[str, ...]  # the model's tensors that took their values unchanged
+    converted: dict[str, str]  # the model's tensors that took changed values, and the change
+    new: tuple[str, ...]  # the model's tensors that the weights did not have; they keep their start values
+    dropped: dict[str, str]  # the weights' tensors that were not used, and why
 
 
 def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
