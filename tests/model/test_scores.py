@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm3d.model.scores import mean_logit, noisy_or_logit
@@ -10,6 +10,7 @@ from mm3d.model.scores import mean_logit, noisy_or_logit
 logit = st.floats(-8, 8)
 
 
+@settings(deadline=None)
 @given(st.lists(logit, min_size=1, max_size=20))
 def test_noisy_or_is_one_minus_the_product(logits: list[float]) -> None:
     values = torch.tensor(logits, dtype=torch.float64)
@@ -43,6 +44,7 @@ def test_one_certain_proposal_among_300_decides_and_takes_the_gradient() -> None
     assert logits.grad[7] > 0.99
 
 
+@settings(deadline=None)
 @given(st.lists(logit, min_size=2, max_size=2), st.sampled_from([(True, True), (True, False), (False, True)]))
 def test_breast_score_is_the_mean_over_present_views(logits: list[float], present: tuple[bool, bool]) -> None:
     values = torch.tensor(logits, dtype=torch.float64)
