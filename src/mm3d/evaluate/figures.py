@@ -61,22 +61,20 @@ def _save(stem: Path, draw: Callable[[Axes], None]) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=INCHES, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure.add_subplot())
+        axes = figure.add_subplot()
+        axes.set_prop_cycle(color=COLOURS)
+        draw(axes)
         for suffix in SUFFIXES:
             metadata = {"Date": None} if suffix == ".svg" else {}  # the same curves give the same file
             with replacing(stem.with_suffix(suffix)) as partial:
                 figure.savefig(partial, dpi=200, format=suffix[1:], metadata=metadata)
 
 
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
-
-
 def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws, settings: EvaluateSettings) -> None:
     right = max(1.0, 4 * max(settings.rates, default=0.5))
     grid = np.linspace(0, right, 101)
     for number, system in enumerate(systems):
-        colour = _colour(number)
+        colour = COLOURS[number % len(COLOURS)]
         for rule in system.matched.rules:
             scores = system.matched.froc[rule, "finding"]
             if not len(scores.hit):
@@ -111,15 +109,13 @@ def _roc(axes: Axes, systems: list[System]) -> None:
     """Of one system the curves of breasts, images and cases; of several systems those of their breasts."""
     axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
     levels = ("breast", "image", "case") if len(systems) == 1 else ("breast",)
-    curves = [(system, level) for system in systems for level in levels]
-    for number, (system, level) in enumerate(curves):
+    for system, level in ((system, level) for system in systems for level in levels):
         units, area = system.matched.units[level], system.result["auc"][level]
         if np.isnan(area["auc"]):
             continue
         error = "" if np.isnan(area["standard_error"]) else f" ± {area['standard_error']:.3f}"
         name = level.capitalize() if len(systems) == 1 else system.name
-        false, true = roc(units.scores, units.positive)
-        axes.plot(false, true, color=_colour(number), linewidth=1.6, label=f"{name}, AUC {area['auc']:.3f}{error}")
+        axes.plot(*roc(units.scores, units.positive), linewidth=1.6, label=f"{name}, AUC {area['auc']:.3f}{error}")
     of = f": {systems[0].name}" if len(systems) == 1 else " of breasts"
     axes.set(xlabel="1 − specificity", ylabel="Sensitivity", title=f"ROC{of}", xlim=(-0.005, 1), ylim=(0, 1.005))
     axes.set_aspect("equal")
@@ -128,14 +124,14 @@ def _roc(axes: Axes, systems: list[System]) -> None:
 
 def _reliability(axes: Axes, systems: list[System]) -> None:
     axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
-    for number, system in enumerate(systems):
+    for system in systems:
         calibration = system.result["calibration"]["breast"]
         if not calibration:
             continue
         x, y = ([row[name] for row in calibration["bins"]] for name in ("score", "malignant"))
         low, high = np.array([row["interval"] for row in calibration["bins"]]).T
         axes.errorbar(
-            x, y, yerr=np.abs([y - low, high - y]), color=_colour(number), linewidth=1.4, elinewidth=0.8, marker="o",
+            x, y, yerr=np.abs([y - low, high - y]), linewidth=1.4, elinewidth=0.8, marker="o",
             markersize=4, label=f"{system.name}, ECE {calibration['expected_calibration_error']:.3f}",
         )  # fmt: skip
     axes.set(xlabel="Mean score of breasts", ylabel="Share that is malignant", title="Reliability")

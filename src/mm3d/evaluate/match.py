@@ -27,7 +27,7 @@ from mm3d.evaluate.metrics.hits import (
 )
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.output.predictions import BreastPrediction, Predictions, ViewPrediction
+from mm3d.output.predictions import Predictions, ViewPrediction
 from mm3d.shared.errors import InputError
 
 LEVELS = ("finding", "lesion", "breast")  # what recall counts
@@ -40,7 +40,7 @@ class Rule:
 
     hits: Hits
     judged: BoolArray  # (A,) malignant annotations that the rule can judge
-    false: BoolArray  # (F,) findings that hit no malignant annotation, neither one that the rule cannot judge
+    false: BoolArray  # (F,) findings that hit no malignant annotation
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,88 @@ class MatchedPredictions:
     malignant: BoolArray  # (A,)
     view_scores: FloatArray  # (V,) -inf: nothing was predicted
     breast_scores: FloatArray  # (B,)
-    counted: BoolArray  # (V,) volumes that count in FROC and R@X
-    visible: tuple[FloatArray, FloatArray]  # (A,) first and last slice on which an annotation counts as visible
-    rules: dict[str, Rule]  # 2D, and 3D where slices are annotated and predicted
-    lesions: IntArray  # (A,) number of the lesion of a malignant annotation
-    notes: tuple[str, ...]
+    unused: tuple[str, ...]  # notes on predictions that are not used
 
     def of_views(self, field: str) -> FloatArray:
         """A number of the views (V,), such as `slice_spacing`; NaN where it is not known."""
         return _numbers(getattr(view, field) for view in self.views)
 
+    def count(self, annotations: BoolArray) -> IntArray:
+        """How many of these annotations (A,) each volume has (V,)."""
+        return np.bincount(self.annotations.volume[annotations], minlength=len(self.views))
+
     @cached_property
     def breast_labels(self) -> FloatArray:
         """(B,) 1 malignant, 0 not, 0.5 not known."""
         return np.array([LABELS[breast.label] for breast in self.breasts])
+
+    @cached_property
+    def annotated(self) -> BoolArray:
+        """(V,) whether a view is annotated, with or without annotations."""
+        return np.array([view.annotations is not None for view in self.views])
+
+    @cached_property
+    def unmarked(self) -> BoolArray:
+        """(V,) views that may show cancers that nobody marked: a finding there is neither right nor wrong.
+
+        They are not annotated, and their breasts are malignant or have no label.
+        """
+        return ~self.annotated & (self.breast_labels[self.breast_of] > 0)
+
+    @cached_property
+    def benign(self) -> BoolArray:
+        """(V,) views with benign annotations only, and views without annotation of benign breasts."""
+        benign_breast = np.array([breast.label == "benign" for breast in self.breasts])[self.breast_of]
+        benign_only = (self.count(~self.malignant) > 0) & (self.count(self.malignant) == 0)
+        return np.where(self.annotated, benign_only, benign_breast)
+
+    @cached_property
+    def counted(self) -> BoolArray:
+        """(V,) volumes that count in FROC and R@X."""
+        return ~self.unmarked & ~self.benign if self.settings.leave_out_benign else ~self.unmarked
+
+    @cached_property
+    def visible(self) -> tuple[FloatArray, FloatArray]:
+        """(A,) the first and the last slice on which each annotation counts as visible."""
+        tolerance = self.settings.slice_tolerance
+        quarters = self.of_views("slice_count")[self.annotations.volume] / 4
+        return visible_ranges(self.annotations, quarters if tolerance is None else np.full_like(quarters, tolerance))
+
+    @cached_property
+    def rules(self) -> dict[str, Rule]:
+        """The hits by the 2D rule, and by the 3D rule where slices are annotated and predicted."""
+        flat = hits_in_2d(self.findings, self.annotations, self.settings.iou)
+        rules = {"2D": Rule(flat, self.malignant, self._hit_none(flat, self.malignant))}
+        judged = self.malignant & ~np.isnan(self.visible[0])
+        if self.modality == "DBT" and judged.any() and not np.isnan(self.findings.slices).all():
+            deep = hits_in_3d(flat, self.findings, self.visible)
+            # A finding on an annotation that the rule cannot judge is neither right nor wrong.
+            false = self._hit_none(deep, judged) & self._hit_none(flat, self.malignant & ~judged)
+            rules["3D"] = Rule(deep, judged, false)
+        return rules
+
+    def _hit_none(self, hits: Hits, annotations: BoolArray) -> BoolArray:
+        """The findings that hit none of these annotations (A,), (F,)."""
+        missed = np.ones(len(self.findings.scores), dtype=bool)
+        missed[hits.finding[annotations[hits.annotation]]] = False
+        return missed
+
+    @cached_property
+    def ambiguous(self) -> BoolArray:
+        """(B,) breasts with a view that has several malignant annotations."""
+        several = np.bincount(self.breast_of[self.count(self.malignant) > 1], minlength=len(self.breasts))
+        return several > 0
+
+    @cached_property
+    def lesions(self) -> IntArray:
+        """(A,) the number of the lesion of each malignant annotation, -1 for benign ones.
+
+        The records do not say which annotation in the CC view is which in the MLO view. Where no view of a breast has
+        several malignant annotations, they are one lesion; otherwise each annotation is a lesion of its own.
+        """
+        breast = self.breast_of[self.annotations.volume]
+        own = np.arange(len(breast))
+        return np.where(self.malignant, np.where(self.ambiguous[breast], own, len(breast) + breast), -1)
 
     @cached_property
     def froc(self) -> dict[tuple[str, str], FrocScores]:
@@ -106,23 +174,38 @@ class MatchedPredictions:
         """The scores for ROC and AUC, by level."""
         return {"image": score_images(self), "breast": score_breasts(self), "case": score_cases(self)}
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know about the metrics."""
+        flat_only = self.modality == "DBT" and self.malignant.any() and "3D" not in self.rules
+        left_out = self.benign & ~self.unmarked if self.settings.leave_out_benign else np.zeros(0)
+        counted = {
+            f"of {len(self.views):,} volumes have no prediction. They count as volumes without findings and rank last. "
+            "If the detector was never run on them, the metrics flatter it: give the cohort that it was run "
+            "on.": np.isneginf(self.view_scores),
+            "volumes are not annotated, and their breasts are malignant or have no label; recall and false positives "
+            "leave them out.": self.unmarked,
+            "benign volumes are left out of recall and false positives.": left_out,
+            "malignant findings have no slice, or the number of slices of their volume is not known (then give "
+            "--slice-tolerance); 3D leaves them out.": self.malignant
+            & np.isnan(self.visible[0])
+            & ("3D" in self.rules),
+            "breasts have several malignant findings in one view, and nothing says which are the same in the other "
+            "view; each counts as a lesion.": self.ambiguous,
+            "breasts have no label; the AUC leaves them out.": self.breast_labels == LABELS[None],
+        }
+        flat = ["There is no 3D rule: slices are not annotated or not predicted."] if flat_only else []
+        return [
+            *self.unused,
+            *flat,
+            *(f"{int(which.sum()):,} {note}" for note, which in counted.items() if which.any()),
+        ]
+
 
 def match_predictions(
     name: str, predictions: Predictions, truth: Truth, settings: EvaluateSettings
 ) -> MatchedPredictions:
-    """Match the predictions of one system with a cohort.
-
-    Parameters
-    ----------
-    name
-        What messages, tables and figures call the system.
-    predictions
-        What the system found, from `mm3d.output.predictions.read`.
-    truth
-        The cohort, from `read_truth`.
-    settings
-        They choose split and modality and say what a hit is.
-    """
+    """Match the predictions of a system, called `name` in messages and tables, with the cohort that settings choose."""
     modality = _choose_modality(name, predictions, truth, settings.modality)
     chosen = truth.in_split(settings.split)
     patients = {patient: number for number, patient in enumerate(chosen.patients)}
@@ -135,29 +218,20 @@ def match_predictions(
         raise InputError(f"{truth.name} has no view of {modality}; choose another with --modality.")
     views = tuple(view for breast in breasts for view in breast.views)
     breast_of = np.repeat(np.arange(len(breasts)), [len(breast.views) for breast in breasts])
-    predicted, notes = _match_views(predictions, truth, views, settings.skip_unknown)
+    predicted, unused = _match_views(predictions, truth, views, settings.skip_unknown)
     if any(predictions.views()) and not any(predicted):
         raise InputError(
             f"{name} has no prediction for a volume of {truth.name} that is {modality}"
             f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."
         )
     findings = _finding_arrays(predicted)
-    view_scores = _score_views(name, predicted, findings)
-    silent = int(np.isneginf(view_scores).sum())
-    if silent:
-        notes.append(
-            f"{silent:,} of {len(views):,} volumes have no prediction. They count as volumes without findings and rank "
-            "last. If the detector was never run on them, the metrics flatter it: give the cohort that it was run on."
-        )
+    own_scores = [view.score if view else -np.inf for view in predicted]
+    highest = highest_by(findings.volume, findings.scores, len(views))
+    view_scores = _choose_scores(name, "views", own_scores, highest)
+    given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predictions.breasts}
+    own_scores = [given.get((breast.patient, breast.exam, breast.laterality), -np.inf) for breast in breasts]
+    breast_scores = _choose_scores(name, "breasts", own_scores, highest_by(breast_of, view_scores, len(breasts)))
     drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
-    annotations = _annotation_arrays(drawn)
-    malignant = np.array([record.malignant for _, record in drawn], dtype=bool)
-    slice_counts = _numbers(view.slice_count for view in views)[annotations.volume]
-    tolerance = settings.slice_tolerance
-    visible = visible_ranges(annotations, slice_counts / 4 if tolerance is None else np.full(len(drawn), tolerance))
-    counted = _find_counted(views, [breasts[b].label for b in breast_of], settings.leave_out_benign, notes)
-    rules = _apply_rules(findings, annotations, malignant, visible, modality, settings.iou, notes)
-    lesions = _number_lesions(annotations.volume, malignant, breast_of, notes)
     return MatchedPredictions(
         name=name,
         modality=modality,
@@ -167,16 +241,12 @@ def match_predictions(
         views=views,
         breast_of=breast_of,
         findings=findings,
-        annotations=annotations,
+        annotations=_annotation_arrays(drawn),
         records=tuple(record for _, record in drawn),
-        malignant=malignant,
+        malignant=np.array([record.malignant for _, record in drawn], dtype=bool),
         view_scores=view_scores,
-        breast_scores=_score_predicted_breasts(name, predictions.breasts, breasts, breast_of, view_scores),
-        counted=counted,
-        visible=visible,
-        rules=rules,
-        lesions=lesions,
-        notes=tuple(notes),
+        breast_scores=breast_scores,
+        unused=tuple(unused),
     )
 
 
@@ -262,117 +332,12 @@ def _numbers(values: Iterable[float | None]) -> FloatArray:
     return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
-def _all_or_none(scores: Iterable[float | None], kind: str, name: str) -> bool:
-    """Whether the file has scores of its own for views or breasts; some with and some without are refused."""
-    given = {score is not None for score in scores}
+def _choose_scores(system: str, kind: str, own: Sequence[float | None], highest: FloatArray) -> FloatArray:
+    """The units' own scores or, if the file has none, the highest of their parts; -inf: nothing was predicted."""
+    given = {score is not None for score in own if score != -np.inf}
     if len(given) == 2:
-        raise InputError(f"{name}: some {kind} have a score of their own and some have not; give all or none.")
-    return given == {True}
-
-
-def _score_views(name: str, predicted: Sequence[ViewPrediction | None], findings: Findings) -> FloatArray:
-    """The views' own scores (V,), or, if the file has none, the highest of their findings."""
-    if not _all_or_none((view.score for view in predicted if view), "views", name):
-        return highest_by(findings.volume, findings.scores, len(predicted))
-    return np.array([-np.inf if view is None else view.score for view in predicted], dtype=float)
-
-
-def _score_predicted_breasts(
-    name: str,
-    predicted: Sequence[BreastPrediction],
-    breasts: Sequence[TruthBreast],
-    breast_of: IntArray,
-    view_scores: FloatArray,
-) -> FloatArray:
-    """The breasts' own scores (B,), or, if the file has none, the highest of their views."""
-    if not _all_or_none((breast.score for breast in predicted), "breasts", name):
-        return highest_by(breast_of, view_scores, len(breasts))
-    given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predicted}
-    scores = (given.get((breast.patient, breast.exam, breast.laterality), -np.inf) for breast in breasts)
-    return np.array(list(scores), dtype=float)
-
-
-def _find_counted(
-    views: Sequence[TruthView], labels: Sequence[str | None], leave_out_benign: bool, notes: list[str]
-) -> BoolArray:
-    """The volumes that count in FROC and R@X (V,).
-
-    A view that is not annotated, of a breast that is malignant or has no label, may show cancers that nobody marked. A
-    finding there is neither right nor wrong.
-    """
-    counted = np.ones(len(views), dtype=bool)
-    benign = np.zeros(len(views), dtype=bool)
-    for number, (view, label) in enumerate(zip(views, labels, strict=True)):
-        if view.annotations is None:
-            counted[number] = label in ("benign", "negative")
-            benign[number] = label == "benign"
-        else:
-            benign[number] = bool(view.annotations) and not any(record.malignant for record in view.annotations)
-    if not counted.all():
-        notes.append(
-            f"{int((~counted).sum()):,} volumes are not annotated, and their breasts are malignant or have no label; "
-            "recall and false positives leave them out."
-        )
-    if leave_out_benign:
-        notes.append(f"{int((counted & benign).sum()):,} benign volumes are left out of recall and false positives.")
-        counted &= ~benign
-    return counted
-
-
-def _apply_rules(
-    findings: Findings,
-    annotations: Annotations,
-    malignant: BoolArray,
-    visible: tuple[FloatArray, FloatArray],
-    modality: Modality,
-    least_iou: float,
-    notes: list[str],
-) -> dict[str, Rule]:
-    """The hits by the 2D rule, and by the 3D rule where slices are known."""
-    flat = hits_in_2d(findings, annotations, least_iou)
-    rules = {"2D": Rule(flat, malignant, _find_false(len(findings.scores), flat, malignant))}
-    judged = malignant & ~np.isnan(visible[0])
-    unknown = malignant & ~judged
-    if modality == "DBT" and judged.any() and not np.isnan(findings.slices).all():
-        deep = hits_in_3d(flat, findings, visible)
-        false = _find_false(len(findings.scores), deep, judged)
-        false[flat.finding[unknown[flat.annotation]]] = False
-        rules["3D"] = Rule(deep, judged, false)
-        if unknown.any():
-            notes.append(
-                f"{int(unknown.sum()):,} malignant findings have no slice, or the number of slices of their volume is "
-                "not known (then give --slice-tolerance); 3D leaves them out."
-            )
-    elif modality == "DBT" and malignant.any():
-        notes.append("There is no 3D rule: slices are not annotated or not predicted.")
-    return rules
-
-
-def _find_false(findings: int, hits: Hits, judged: BoolArray) -> BoolArray:
-    """The findings that hit no annotation that is judged (F,)."""
-    false = np.ones(findings, dtype=bool)
-    false[hits.finding[judged[hits.annotation]]] = False
-    return false
-
-
-def _number_lesions(volume: IntArray, malignant: BoolArray, breast_of: IntArray, notes: list[str]) -> IntArray:
-    """The number of the lesion of each malignant annotation (A,), -1 for benign ones.
-
-    The records do not say which annotation in the CC view is which in the MLO view. Where no view of a breast has more
-    than one malignant annotation, they are one lesion; otherwise each annotation is a lesion of its own.
-    """
-    lesions = np.where(malignant, np.arange(len(malignant)), -1)
-    several = np.bincount(volume[malignant], minlength=len(breast_of)) > 1
-    ambiguous = np.unique(breast_of[several])
-    breast = breast_of[volume]
-    single = malignant & ~np.isin(breast, ambiguous)
-    lesions[single] = len(malignant) + breast[single]
-    if len(ambiguous):
-        notes.append(
-            f"{len(ambiguous):,} breasts have several malignant findings in one view, and nothing says which are the "
-            "same in the other view; each counts as a lesion."
-        )
-    return lesions
+        raise InputError(f"{system}: some {kind} have a score of their own and some have not; give all or none.")
+    return np.array(own, dtype=float) if given == {True} else highest
 
 
 def froc_scores(
@@ -382,20 +347,9 @@ def froc_scores(
     volumes: BoolArray | None = None,
     annotations: BoolArray | None = None,
 ) -> FrocScores:
-    """The scores that R@X and FROC are computed from.
+    """The scores for R@X and FROC by a rule, for one of LEVELS.
 
-    Parameters
-    ----------
-    matched
-        The predictions of one system.
-    rule
-        2D or 3D, a key of `matched.rules`.
-    level
-        What recall counts: finding, lesion or breast.
-    volumes
-        (V,) restrict annotations and false positives to these volumes.
-    annotations
-        (A,) restrict what is to be found to these annotations; the false positives stay.
+    `volumes` (V,) restricts annotations and false positives; `annotations` (A,) only restricts what is to be found.
     """
     applied = matched.rules[rule]
     within = matched.counted if volumes is None else matched.counted & volumes
@@ -424,9 +378,8 @@ def score_images(matched: MatchedPredictions, kept: BoolArray | None = None) -> 
 
     A view is malignant if a malignant annotation is drawn in it or, where it is not annotated, if its breast is.
     """
-    drawn = np.bincount(matched.annotations.volume[matched.malignant], minlength=len(matched.views)) > 0
-    annotated = np.array([view.annotations is not None for view in matched.views])
-    labels = np.where(annotated, drawn, matched.breast_labels[matched.breast_of])
+    drawn = matched.count(matched.malignant) > 0
+    labels = np.where(matched.annotated, drawn, matched.breast_labels[matched.breast_of])
     names = [tuple(view.key) for view in matched.views]
     return _known_units(names, matched.view_scores, labels, matched.patient_of[matched.breast_of], kept)
 

@@ -1,6 +1,6 @@
 """Measure systems, their subgroups and their differences: the content of metrics.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -32,22 +32,11 @@ class System:
 
 
 def measure(matched: MatchedPredictions, draws: Draws) -> System:
-    """Compute every metric of the table for one system.
-
-    Parameters
-    ----------
-    matched
-        The predictions of the system, from `match_predictions`.
-    draws
-        The replicates of the bootstrap, from `metrics.bootstrap.draw`; the same for all systems.
-    """
+    """Compute every metric of the table for one system; all systems must have the same draws."""
     rates = matched.settings.rates
     replicates: dict[tuple[str, str, str], FloatArray] = {}
     result: Row = {"name": matched.name, "modality": matched.modality, "counts": _count(matched)}
-    notes = list(matched.notes)
-    unlabelled = len(matched.breasts) - len(matched.units["breast"].names)
-    if unlabelled:
-        notes.append(f"{unlabelled:,} breasts have no label; the AUC leaves them out.")
+    notes = matched.notes
     for metric in table.METRICS:
         if isinstance(metric, FrocMetric):
             result[metric.name] = {rule: {} for rule in matched.rules}
@@ -78,34 +67,26 @@ def _count(matched: MatchedPredictions) -> dict[str, int]:
 
 
 def measure_froc(metric: FrocMetric, scores: FrocScores, rates: table.Rates, replicates: FloatArray) -> list[Row]:
-    """A metric of hits and false positives with its bootstrap error and interval, for every X."""
+    """A metric of hits and false positives with its error and interval, for every X."""
+    counts = {"count": len(scores.hit), "volumes": len(scores.volume_patient)}
     rows = []
     for place, value, drawn in zip(metric.places(rates), metric.values(scores, rates), replicates.T, strict=True):
+        errors = {"standard_error": bootstrap.standard_error(drawn), "interval": bootstrap.interval(drawn)}
         threshold = {"threshold": threshold_at(scores, place["fp_per_volume"])} if place else {}
-        rows.append(
-            {
-                **place,
-                metric.name: value,
-                "standard_error": bootstrap.standard_error(drawn),
-                "interval": bootstrap.interval(drawn),
-                **threshold,
-                "count": len(scores.hit),
-                "volumes": len(scores.volume_patient),
-            }
-        )
+        rows.append({**place, metric.name: value, **errors, **threshold, **counts})
     return rows
 
 
 def measure_units(metric: UnitMetric, units: UnitScores, draws: Draws) -> Row:
     """A metric of the scores of units with its error and interval."""
-    errors = metric.estimate(units.scores[None], units, draws)
-    return {
-        metric.name: metric.function(units.scores, units.positive),
-        "standard_error": errors.standard_error(),
-        "interval": errors.interval(),
-        "malignant": int(units.positive.sum()),
-        "others": int((~units.positive).sum()),
-    }
+    if metric.areas is not None:
+        areas = metric.areas(units.scores[None], units.positive)
+        errors = {"standard_error": areas.standard_error(), "interval": areas.interval()}
+    else:
+        drawn = metric.replicate(units, draws)
+        errors = {"standard_error": bootstrap.standard_error(drawn), "interval": bootstrap.interval(drawn)}
+    counts = {"malignant": int(units.positive.sum()), "others": int((~units.positive).sum())}
+    return {metric.name: metric.function(units.scores, units.positive), **errors, **counts}
 
 
 def measure_subgroups(matched: MatchedPredictions, column: str, draws: Draws) -> list[Row]:
@@ -146,7 +127,6 @@ def compare(systems: list[System], draws: Draws) -> list[Row]:
 
 
 def _compare_froc(metric: FrocMetric, a: System, b: System) -> list[Row]:
-    """By the paired bootstrap."""
     rates, rows = a.matched.settings.rates, []
     for rule, level in a.matched.froc:
         if rule not in b.matched.rules:
@@ -154,17 +134,7 @@ def _compare_froc(metric: FrocMetric, a: System, b: System) -> list[Row]:
         values = (metric.values(system.matched.froc[rule, level], rates) for system in (a, b))
         differences = a.replicates[metric.name, rule, level] - b.replicates[metric.name, rule, level]
         for place, ours, theirs, drawn in zip(metric.places(rates), *values, differences.T, strict=True):
-            rows.append(
-                {
-                    "rule": rule,
-                    "level": level,
-                    **place,
-                    "difference": ours - theirs,
-                    "standard_error": bootstrap.standard_error(drawn),
-                    "interval": bootstrap.interval(drawn),
-                    "p": bootstrap.p_of_difference(drawn),
-                }
-            )
+            rows.append({"rule": rule, "level": level, **place, **_difference(ours - theirs, drawn)})
     return rows
 
 
@@ -173,11 +143,27 @@ def _compare_units(metric: UnitMetric, a: MatchedPredictions, b: MatchedPredicti
     rows = []
     for level, units in a.units.items():
         theirs = dict(zip(b.units[level].names, b.units[level].scores, strict=True))
-        common = units[np.array([name in theirs for name in units.names], dtype=bool)]
-        if not common.names:
+        first = units[np.array([name in theirs for name in units.names], dtype=bool)]
+        if not first.names:
             continue
-        scores = np.stack([common.scores, np.array([theirs[name] for name in common.names])])
-        difference, error, p = metric.estimate(scores, common, draws).difference(0, 1)
-        row = {"level": level, "units": len(common.names), "difference": difference, "standard_error": error, "p": p}
-        rows.append(row)
+        second = replace(first, scores=np.array([theirs[name] for name in first.names]))
+        if metric.areas is not None:
+            areas = metric.areas(np.stack([first.scores, second.scores]), first.positive)
+            row = dict(zip(("difference", "standard_error", "p"), areas.difference(0, 1), strict=True))
+        else:
+            values = (metric.function(one.scores, one.positive) for one in (first, second))
+            row = _difference(
+                next(values) - next(values), metric.replicate(first, draws) - metric.replicate(second, draws)
+            )
+        rows.append({"level": level, "units": len(first.names), **row})
     return rows
+
+
+def _difference(value: float, replicates: FloatArray) -> Row:
+    """A difference with its error, its interval and its p by the paired bootstrap."""
+    return {
+        "difference": value,
+        "standard_error": bootstrap.standard_error(replicates),
+        "interval": bootstrap.interval(replicates),
+        "p": bootstrap.p_of_difference(replicates),
+    }

@@ -36,7 +36,7 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
         from mm3d.evaluate.figures import draw_figures  # matplotlib takes a second to import
 
         figures = draw_figures(systems, draws, settings, output)
-    print_tables(console, result, settings)
+    print_tables(console, result)
     written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *figures])
     console.print(f"Wrote {output}: {written}.", soft_wrap=True, highlight=False, markup=False)
     return 0
@@ -45,22 +45,7 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
 def evaluate(
     files: list[Path], truth_folder: Path, settings: EvaluateSettings
 ) -> tuple[dict[str, Any], list[System], bootstrap.Draws]:
-    """Measure and compare predictions files.
-
-    Parameters
-    ----------
-    files
-        Predictions files, one for each system.
-    truth_folder
-        The cohort that they are measured on.
-    settings
-        What counts, and which metrics are wanted.
-
-    Returns
-    -------
-    result, systems, draws
-        The content of metrics.json, the systems that it was computed from, and the draws of the bootstrap.
-    """
+    """Measure and compare predictions files; returns the content of metrics.json, the systems, and the draws."""
     names = name_systems(files)
     truth = read_truth(truth_folder)
     draws = bootstrap.draw(len(truth.in_split(settings.split).patients), settings.replicates, settings.seed)

@@ -6,7 +6,7 @@ A line of METRICS is all that a metric needs to appear in metrics.json and in th
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mm3d.evaluate.metrics.calibration import operating_point, reliability
 from mm3d.evaluate.metrics.dbtex import LEAST_DISTANCE, dbtex
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.hits import Annotations, BoolArray, FloatArray, best_findings
-from mm3d.evaluate.metrics.roc import auc, delong
+from mm3d.evaluate.metrics.roc import Areas, auc, delong
 from mm3d.evaluate.metrics.slice_errors import slice_errors
 
 Content = Any  # of metrics.json
@@ -46,15 +46,9 @@ class FrocMetric:
         """The values of every replicate, (R, number of places)."""
         if self.replicates is not None:
             return self.replicates(scores, np.array(rates), draws)
-        return bootstrap.replicate_froc(lambda drawn: self.values(drawn, rates), scores, draws)
-
-
-class Errors(Protocol):
-    """The errors of a metric of several systems on the same units: `roc.Areas` or `bootstrap.Estimates`."""
-
-    def standard_error(self, system: int = 0) -> float: ...
-    def interval(self, system: int = 0) -> tuple[float, float]: ...
-    def difference(self, a: int, b: int) -> tuple[float, float, float]: ...
+        patients = (scores.hit_patient, scores.false_patient, scores.volume_patient)
+        arrays = [(scores.hit, patients[0]), (scores.false, patients[1]), *zip(patients, patients, strict=True)]
+        return bootstrap.replicate(lambda *drawn: self.values(FrocScores(*drawn), rates), arrays, draws)
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,12 @@ class UnitMetric:
     label: str
     function: Callable[[FloatArray, BoolArray], float]  # of scores (n,) and whether they are of malignant units (n,)
     higher_is_better: bool = True
-    errors: Callable[[FloatArray, BoolArray], Errors] | None = None  # of scores (K, n); None: by the bootstrap
+    areas: Callable[[FloatArray, BoolArray], Areas] | None = None  # errors by DeLong; None: by the bootstrap
 
-    def estimate(self, scores: FloatArray, units: UnitScores, draws: Draws) -> Errors:
-        """The errors of K systems with `scores` (K, n) on the same units."""
-        if self.errors is not None:
-            return self.errors(scores, units.positive)
-        return bootstrap.estimate(self.function, scores, units.positive, units.patient, draws)
+    def replicate(self, units: UnitScores, draws: Draws) -> FloatArray:
+        """The value of every replicate (R,)."""
+        arrays = [(units.scores, units.patient), (units.positive, units.patient)]
+        return bootstrap.replicate(self.function, arrays, draws)
 
 
 @dataclass(frozen=True)
@@ -181,7 +174,7 @@ def _operating_points(matched: MatchedPredictions, draws: Draws) -> list[dict[st
 
 METRICS: tuple[FrocMetric | UnitMetric | Summary, ...] = (
     FrocMetric("recall", "R@{fp_per_volume:g}", recall_at, replicates=bootstrap.recalls_at),
-    UnitMetric("auc", "AUC", auc, errors=delong),
+    UnitMetric("auc", "AUC", auc, areas=delong),
     Summary(
         "dbtex",
         _dbtex,

@@ -5,8 +5,8 @@ findings) comes along as often as the patient was drawn, because the views of on
 are compared on the same draws.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,7 @@ BLOCK = 100  # replicates at a time: more do not fit into the cache of a process
 
 
 def draw(patients: int, replicates: int, seed: int) -> Draws:
-    """Draw patients.
-
-    Parameters
-    ----------
-    patients
-        How many there are, and how many each replicate draws.
-    replicates
-        How often they are drawn.
-    seed
-        The same seed gives the same draws.
-
-    Returns
-    -------
-    Draws
-        (replicates, patients) how often each replicate drew each patient.
-    """
+    """Draw as many patients as there are, with replacement, in so many replicates; (replicates, patients)."""
     return np.random.default_rng(seed).multinomial(patients, np.full(patients, 1 / max(patients, 1)), size=replicates)
 
 
@@ -105,49 +90,22 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
 
-def replicate_froc(function: Callable[[FrocScores], list[float]], scores: FrocScores, draws: Draws) -> FloatArray:
-    """Any metrics of `FrocScores` on every replicate, (R, number of metrics); slower than a function made for one."""
-    patients = (scores.hit_patient, scores.false_patient, scores.volume_patient)
-    values = []
-    for drawn in draws:
-        hit, false, volume = (np.repeat(np.arange(len(of)), drawn[of]) for of in patients)
-        parts = (scores.hit[hit], scores.false[false], patients[0][hit], patients[1][false], patients[2][volume])
-        values.append(function(FrocScores(*parts)))
-    return np.array(values)
+def replicate(
+    function: Callable[..., Any], arrays: Sequence[tuple[NDArray[Any], IntArray]], draws: Draws
+) -> FloatArray:
+    """Any metric of every replicate, (R, ...); slower than a function that was written for one metric.
 
-
-@dataclass(frozen=True)
-class Estimates:
-    """A metric of K systems on the same units, with the errors of the bootstrap. `roc.Areas` has the same methods."""
-
-    values: FloatArray  # (K,)
-    replicates: FloatArray  # (K, R)
-
-    def standard_error(self, system: int = 0) -> float:
-        return standard_error(self.replicates[system])
-
-    def interval(self, system: int = 0) -> tuple[float, float]:
-        return interval(self.replicates[system])
-
-    def difference(self, a: int, b: int) -> tuple[float, float, float]:
-        """The value of a minus that of b, its standard error and its two-sided p."""
-        differences = self.replicates[a] - self.replicates[b]
-        return float(self.values[a] - self.values[b]), standard_error(differences), p_of_difference(differences)
-
-
-def estimate(
-    function: Callable[[FloatArray, BoolArray], float],
-    scores: FloatArray,
-    positive: BoolArray,
-    patient: IntArray,
-    draws: Draws,
-) -> Estimates:
-    """Any metric of scores (n,) and labels (n,) for K systems, `scores` (K, n), with its bootstrap."""
-    replicates = [
-        [function(np.repeat(row, drawn[patient]), np.repeat(positive, drawn[patient])) for drawn in draws]
-        for row in scores
-    ]
-    return Estimates(np.array([function(row, positive) for row in scores]), np.array(replicates))
+    Parameters
+    ----------
+    function
+        The metric; it takes the arrays and returns a number or a list of numbers.
+    arrays
+        Each array with the patients of its items.
+    draws
+        The replicates, from `draw`.
+    """
+    drawn_arrays = ([np.repeat(values, drawn[patient]) for values, patient in arrays] for drawn in draws)
+    return np.array([function(*drawn) for drawn in drawn_arrays])
 
 
 def standard_error(replicates: FloatArray) -> float:
