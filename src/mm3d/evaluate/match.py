@@ -4,7 +4,7 @@ metrics.json and the lists call an annotation a "finding" and a finding of the d
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -71,9 +71,9 @@ class MatchedPredictions:
     name: str
     modality: Modality
     settings: EvaluateSettings
-    breasts: tuple[TruthBreast, ...]  # B, each with its views of this modality only
+    breasts: tuple[TruthBreast, ...]  # B
     patient_of: IntArray  # (B,) number of the patient in the cohort
-    views: tuple[TruthView, ...]  # V
+    views: tuple[TruthView, ...]  # V, of the modality that is measured
     breast_of: IntArray  # (V,)
     findings: Findings
     annotations: Annotations
@@ -177,29 +177,37 @@ class MatchedPredictions:
     @property
     def notes(self) -> list[str]:
         """What a user must know about the metrics."""
-        flat_only = self.modality == "DBT" and self.malignant.any() and "3D" not in self.rules
         left_out = self.benign & ~self.unmarked if self.settings.leave_out_benign else np.zeros(0)
-        counted = {
-            f"of {len(self.views):,} volumes have no prediction. They count as volumes without findings and rank last. "
-            "If the detector was never run on them, the metrics flatter it: give the cohort that it was run "
-            "on.": np.isneginf(self.view_scores),
-            "volumes are not annotated, and their breasts are malignant or have no label; recall and false positives "
-            "leave them out.": self.unmarked,
-            "benign volumes are left out of recall and false positives.": left_out,
-            "malignant findings have no slice, or the number of slices of their volume is not known (then give "
-            "--slice-tolerance); 3D leaves them out.": self.malignant
-            & np.isnan(self.visible[0])
-            & ("3D" in self.rules),
-            "breasts have several malignant findings in one view, and nothing says which are the same in the other "
-            "view; each counts as a lesion.": self.ambiguous,
-            "breasts have no label; the AUC leaves them out.": self.breast_labels == LABELS[None],
-        }
-        flat = ["There is no 3D rule: slices are not annotated or not predicted."] if flat_only else []
-        return [
-            *self.unused,
-            *flat,
-            *(f"{int(which.sum()):,} {note}" for note, which in counted.items() if which.any()),
-        ]
+        unknown = self.malignant & np.isnan(self.visible[0]) & ("3D" in self.rules)
+        counted = (
+            (
+                np.isneginf(self.view_scores),
+                f"of {len(self.views):,} volumes have no prediction. They count as volumes without findings and rank "
+                "last. If the detector was never run on them, the metrics flatter it: give the cohort that it was run "
+                "on.",
+            ),
+            (
+                self.unmarked,
+                "volumes are not annotated, and their breasts are malignant or have no label; recall and false "
+                "positives leave them out.",
+            ),
+            (left_out, "benign volumes are left out of recall and false positives."),
+            (
+                unknown,
+                "malignant findings have no slice, or the number of slices of their volume is not known (then give "
+                "--slice-tolerance); 3D leaves them out.",
+            ),
+            (
+                self.ambiguous,
+                "breasts have several malignant findings in one view, and nothing says which are the same in the "
+                "other view; each counts as a lesion.",
+            ),
+            (self.breast_labels == LABELS[None], "breasts have no label; the AUC leaves them out."),
+        )
+        notes = [*self.unused, *(f"{int(which.sum()):,} {note}" for which, note in counted if which.any())]
+        if self.modality == "DBT" and self.malignant.any() and "3D" not in self.rules:
+            notes.append("There is no 3D rule: slices are not annotated or not predicted.")
+        return notes
 
 
 def match_predictions(
@@ -209,15 +217,17 @@ def match_predictions(
     modality = _choose_modality(name, predictions, truth, settings.modality)
     chosen = truth.in_split(settings.split)
     patients = {patient: number for number, patient in enumerate(chosen.patients)}
-    breasts = []
+    breasts: list[TruthBreast] = []
+    views: list[TruthView] = []
+    breast_of: list[int] = []
     for breast in sorted(chosen.breasts, key=lambda breast: (breast.patient, breast.exam, breast.laterality)):
         kept = sorted((view for view in breast.views if view.modality == modality), key=lambda view: view.key)
         if kept:
-            breasts.append(replace(breast, views=tuple(kept)))
+            breast_of += [len(breasts)] * len(kept)
+            breasts.append(breast)
+            views += kept
     if not breasts:
         raise InputError(f"{truth.name} has no view of {modality}; choose another with --modality.")
-    views = tuple(view for breast in breasts for view in breast.views)
-    breast_of = np.repeat(np.arange(len(breasts)), [len(breast.views) for breast in breasts])
     predicted, unused = _match_views(predictions, truth, views, settings.skip_unknown)
     if any(predictions.views()) and not any(predicted):
         raise InputError(
@@ -230,7 +240,9 @@ def match_predictions(
     view_scores = _choose_scores(name, "views", own_scores, highest)
     given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predictions.breasts}
     own_scores = [given.get((breast.patient, breast.exam, breast.laterality), -np.inf) for breast in breasts]
-    breast_scores = _choose_scores(name, "breasts", own_scores, highest_by(breast_of, view_scores, len(breasts)))
+    breast_scores = _choose_scores(
+        name, "breasts", own_scores, highest_by(np.array(breast_of), view_scores, len(breasts))
+    )
     drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
     return MatchedPredictions(
         name=name,
@@ -238,8 +250,8 @@ def match_predictions(
         settings=settings,
         breasts=tuple(breasts),
         patient_of=np.array([patients[breast.patient] for breast in breasts]),
-        views=views,
-        breast_of=breast_of,
+        views=tuple(views),
+        breast_of=np.array(breast_of),
         findings=findings,
         annotations=_annotation_arrays(drawn),
         records=tuple(record for _, record in drawn),
