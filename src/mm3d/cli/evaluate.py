@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from mm3d.cli.options import Commands, seed
 
@@ -90,7 +91,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from mm3d.evaluate.run import run
     from mm3d.evaluate.settings import EvaluateSettings
 
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(arguments).items()}
+    options: dict[str, Any] = vars(arguments).copy()
     del options["run"]
     files, truth, output = (options.pop(name) for name in ("predictions", "truth", "output"))
-    return run(list(files), truth, output, EvaluateSettings(**options))
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return run(files, truth, output, EvaluateSettings(**settings))
