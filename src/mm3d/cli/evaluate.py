@@ -91,8 +91,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from mm3d.evaluate.run import run
     from mm3d.evaluate.settings import EvaluateSettings
 
-    options: dict[str, Any] = vars(arguments).copy()
-    del options["run"]
-    files, truth, output = (options.pop(name) for name in ("predictions", "truth", "output"))
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return run(files, truth, output, EvaluateSettings(**settings))
+    settings: dict[str, Any] = {}
+    for name, value in vars(arguments).items():
+        if name not in ("run", "predictions", "truth", "output"):
+            settings[name] = tuple(value) if isinstance(value, list) else value
+    return run(arguments.predictions, arguments.truth, arguments.output, EvaluateSettings(**settings))
