@@ -93,16 +93,9 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
 def replicate(
     function: Callable[..., Any], arrays: Sequence[tuple[NDArray[Any], IntArray]], draws: Draws
 ) -> FloatArray:
-    """Any metric of every replicate, (R, ...); slower than a function that was written for one metric.
+    """Any metric of every replicate, (R, ...): `function` of the arrays, whose items come along with their patients.
 
-    Parameters
-    ----------
-    function
-        The metric; it takes the arrays and returns a number or a list of numbers.
-    arrays
-        Each array with the patients of its items.
-    draws
-        The replicates, from `draw`.
+    It is slower than a function that was written for one metric.
     """
     drawn_arrays = ([np.repeat(values, drawn[patient]) for values, patient in arrays] for drawn in draws)
     return np.array([function(*drawn) for drawn in drawn_arrays])

@@ -123,17 +123,7 @@ def visible_ranges(annotations: Annotations, tolerance: FloatArray) -> tuple[Flo
 
 
 def hits_in_3d(hits: Hits, findings: Findings, visible: tuple[FloatArray, FloatArray]) -> Hits:
-    """Apply the 3D rule to the hits of the 2D rule: keep those on a visible slice, first and last included.
-
-    Parameters
-    ----------
-    hits
-        The hits by the 2D rule.
-    findings
-        What the detector found.
-    visible
-        The first and last visible slice of each annotation, from `visible_ranges`.
-    """
+    """Apply the 3D rule: keep the 2D `hits` whose slice is in the range of `visible_ranges`, both ends included."""
     first, last = (end[hits.annotation] for end in visible)
     z = findings.slices[hits.finding]
     return hits[(first <= z) & (z <= last)]
