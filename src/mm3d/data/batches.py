@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from mm3d.data.inputs import Histogram, Image, InputName, grey, make_input, mean_histogram, modality_of
-from mm3d.data.prepare.prepared import PreparedBreast as PreparedBreast
-from mm3d.data.prepare.prepared import PreparedView, read_breasts
-from mm3d.data.prepare.prepared import ViewPair as ViewPair
+from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, read_breasts
 from mm3d.data.records import Modality
 from mm3d.model.detector import VIEWS, Breasts
 from mm3d.shared.errors import InputError
@@ -39,10 +36,6 @@ def prepared_breasts(folder: Path, split: str | None, modality: Modality) -> lis
 def read_image(view: PreparedView, name: InputName, histogram: Histogram | None = None) -> Image:
     """The image of an input, (S, H, W)."""
     return make_input(view.image(), name, histogram)
-
-
-def pixels_of(view: PreparedView) -> np.ndarray:
-    return view.image()
 
 
 def training_histogram(folder: Path, split: str | None) -> Histogram:

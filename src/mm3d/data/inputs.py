@@ -127,7 +127,3 @@ def repeat_slices(image: Image, slice_count: int) -> Image:
 def find_repeated_slice(s: int, own: int, slice_count: int) -> int:
     """Where slice s of `own` slices is after `repeat_slices`: the middle of its copies."""
     return (2 * s + 1) * slice_count // (2 * own)
-
-
-# Until the room train uses the names above.
-deepened, deepened_slice = repeat_slices, find_repeated_slice

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.batches import PreparedBreast
 from mm3d.data.inputs import suspicion_projection
+from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.model.detector import Detector
 from mm3d.predict.detect import ViewProposals, find_proposals
 from mm3d.predict.setup import load_model

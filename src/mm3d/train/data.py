@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mm3d.data.batches import PreparedBreast, pixels_of, read_image, stack
-from mm3d.data.inputs import Histogram, Image, InputName, deepened, deepened_slice, draw_slice, grey
-from mm3d.data.prepare.prepared import PreparedView, to_model
+from mm3d.data.batches import read_image, stack
+from mm3d.data.inputs import Histogram, Image, InputName, draw_slice, find_repeated_slice, grey, repeat_slices
+from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.model.detector import Breasts
 from mm3d.model.losses import Targets
 from mm3d.shared.errors import InputError
@@ -251,14 +251,16 @@ def _load_view(view: PreparedView, breast: TrainingBreast, change: Change, rando
             annotated, malignant = False, ()
         z, malignant = draw_slice(malignant, geometry.stored_slices, random)
         s = geometry.slice_to_model(z)
-        image = grey(np.asarray(pixels_of(view)[s : s + 1]))
+        image = grey(np.asarray(view.image()[s : s + 1]))
     else:
         image = read_image(view, breast.input, breast.histogram)
     own, wanted = len(image), breast.slice_count
-    moved = [to_model(annotation, geometry) for annotation in malignant]
-    slices = np.array([deepened_slice(m.slice, own, wanted) if m.slice is not None and own > 1 else -1 for m in moved])
+    moved = [geometry.annotation_to_model(annotation) for annotation in malignant]
+    slices = np.array(
+        [find_repeated_slice(m.slice, own, wanted) if m.slice is not None and own > 1 else -1 for m in moved]
+    )
     boxes = np.array([m.box for m in moved], dtype=float).reshape(-1, 4)
     size = image.shape[1], image.shape[2]
     boxes, shown = clip_boxes(change_boxes(boxes, change, size), size)
-    image = change_image(deepened(image, wanted), change, random)
+    image = change_image(repeat_slices(image, wanted), change, random)
     return ViewSample(image, annotated, boxes[shown], slices.astype(np.int64)[shown])

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mm3d.data.batches import PreparedBreast, read_image
+from mm3d.data.batches import read_image
+from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.model.detector import Detector
 from mm3d.model.losses import LossWeights, detection_losses, share_of_ranks
 from mm3d.model.roi_align import STRIDES

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from mm3d.data.batches import PreparedBreast
 from mm3d.data.inputs import modality_of
+from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions, score_breasts
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong

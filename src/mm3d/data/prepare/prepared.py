@@ -236,7 +236,3 @@ def _read_content(folder: Path) -> dict[str, Any]:
     if content.get("version") != VERSION:
         raise InputError(f"{path} was written by another version of mm3d; prepare the dataset again.")
     return content
-
-
-def to_model(annotation: Annotation, geometry: Geometry) -> Annotation:
-    return geometry.annotation_to_model(annotation)
