@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
-from mm3d.data.records import Breast
+from mm3d.data.records import Breast, Laterality, Position
 
+SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  # as tables write them
+POSITIONS: dict[str, Position] = {"CC": "CC", "MLO": "MLO"}  # the views that are used
 KEY = ("PatientID", "StudyUID", "View")  # columns; there may be a fourth one, Modality
 
 
