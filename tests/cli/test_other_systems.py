@@ -26,7 +26,7 @@ else:
     sys.exit("fcntl is not blocked")
 if __name__ == "__main__":
     for module in pkgutil.walk_packages(mm3d.__path__, "mm3d."):
-        if not module.name.endswith("__main__") and not module.name.startswith(("mm3d.train", "mm3d.experiments")):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     sys.exit(demo(Path("out"), seed=5, weights=Path("w.safetensors"), scale="tiny"))
 """
