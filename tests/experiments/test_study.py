@@ -2,13 +2,14 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,7 @@ import pytest
 from support.tiny_study import TINY
 
 from mm3d.cli import main
-from mm3d.experiments.gallery import draw_gallery
-from mm3d.experiments.plan import Cost, Job, costs, duration, time_left
+from mm3d.experiments.gallery import draw_runs
 from mm3d.experiments.results import Result, path_of, read_cohort, read_result, read_results
 from mm3d.experiments.ship import choose, ship
 from mm3d.experiments.spec import StudySpec, read_study
@@ -31,12 +31,11 @@ def arguments(path: Path, folder: Path, *more: str) -> list[str]:
 
 
 def run_study(path: Path, folder: Path, *more: str) -> tuple[int, str]:
-    """The study is here, its runs are processes."""
     return run_main(*arguments(path, folder, *more))
 
 
 def run_main(*words: str) -> tuple[int, str]:
-    """The exit code and all that was said, on one line."""
+    """The exit code and everything that this process wrote, on one line. Snakemake and the runs are other processes."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = main(words)
@@ -45,7 +44,7 @@ def run_main(*words: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, tuple[int, str]]:
-    """The tiny study, run once: its file, its folder, and what it said."""
+    """The tiny study, run once: its file, its folder, and what it wrote."""
     folder = tmp_path_factory.mktemp("study")
     path = folder / "tiny.toml"
     path.write_text(TINY)
@@ -58,8 +57,8 @@ Tiny = tuple[Path, Path, tuple[int, str]]
 def test_a_failed_run_costs_only_what_starts_from_it(tiny: Tiny) -> None:
     _, folder, (code, said) = tiny
     assert code == 1, said
-    assert "broken-seed0 failed: There is no malignant breast to train on" in said
-    assert "after-broken-seed0 was not run: it starts from broken-seed0." in said
+    assert "What failed: broken-seed0 failed: There is no malignant breast to train on" in said
+    assert re.search(r"Not finished, because of that or .*: after-broken-seed0\.", said)
     assert "5 of 7 runs are there" in said
     names = {file.stem for file in (folder / "results").glob("*-seed0.json")}
     assert names == {"ffdm-seed0", "mm3d-0-seed0", "hm-0-seed0", "mm3d-seed0", "mlp-seed0"}
@@ -71,7 +70,7 @@ def test_a_result_has_what_is_needed_to_judge_it_again(tiny: Tiny) -> None:
     cohort = read_cohort(folder / "results")
     assert len(cohort.names) == 8
     assert set(cohort.marks) == {"DBT", "FFDM"}
-    one, none = results["mm3d", 0], results["mm3d-0", 0]
+    one, none = results["mm3d-seed0"], results["mm3d-0-seed0"]
     assert one.configuration is not None
     assert one.configuration["start"] == "runs/ffdm-seed0/last.safetensors"  # nothing of this machine
     assert one.configuration["data"]["annotated_fraction"] == 0.4
@@ -79,9 +78,9 @@ def test_a_result_has_what_is_needed_to_judge_it_again(tiny: Tiny) -> None:
     assert none.weights == "runs/ffdm-seed0/last.safetensors"
     assert one.seconds["train"] > 0
     assert one.memory_mb > 100
-    assert results["mlp", 0].parameters > one.parameters == none.parameters
+    assert results["mlp-seed0"].parameters > one.parameters == none.parameters
     assert {"2D", "3D"} == set(one.scores.found)
-    assert set(results["hm-0", 0].scores.found) == {"2D"}
+    assert set(results["hm-0-seed0"].scores.found) == {"2D"}
     assert one.figures["auc"] is not None
 
 
@@ -94,14 +93,37 @@ def test_weights_are_kept_and_checkpoints_are_not(tiny: Tiny) -> None:
 
 def test_a_second_start_does_only_what_is_missing(tiny: Tiny) -> None:
     path, folder, _ = tiny
-    before = {file: file.stat().st_mtime_ns for file in (folder / "results").glob("*.json")}
-    code, said = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp")
-    assert code == 0, said
-    assert {file: file.stat().st_mtime_ns for file in (folder / "results").glob("*.json")} == before
-    for words in ((), ("--dry-run",)):
-        told = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp", *words)[1]
-        assert f"All 3 runs have their results in {folder / 'results'}; to run them again, give another" in told
+    results = folder / "results"
+    path_of(results, "mlp-seed0").unlink()
+    for number, file in enumerate([*results.glob("*"), *(folder / "study").glob("**/*.*")]):  # as in a fresh clone
+        os.utime(file, (10**9 + 10**7 * (number % 7), 10**9 + 10**7 * (number % 7)))
+    before = {file: file.stat().st_mtime_ns for file in results.glob("*.json")}
+    for words in ((), ()):
+        code, said = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp", *words)
+        assert code == 0, said
+        assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert path_of(results, "mlp-seed0").is_file()
+
+
+def test_a_dry_run_shows_what_is_left_and_writes_nothing(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
+    path, folder, _ = tiny
+    files = {file: file.stat().st_mtime_ns for file in (folder / "study").glob("**/*")}
     assert "2 of 7 runs are left" in run_study(path, folder, "--dry-run")[1]
+    shown = capfd.readouterr().out
+    assert "run broken-seed0" in shown
+    assert "run after-broken-seed0" in shown
+    assert "mm3d" not in shown.replace(str(folder), "")
+    assert {file: file.stat().st_mtime_ns for file in (folder / "study").glob("**/*")} == files
+    done = run_study(path, folder, "--only", "ffdm", "mm3d", "mlp", "--dry-run")[1]
+    assert f"All 3 runs have their results in {folder / 'results'}; to run them again, give another" in done
+
+
+def test_without_snakemake_a_study_says_what_to_install(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder, _ = tiny
+    monkeypatch.setitem(sys.modules, "snakemake", None)
+    code, said = run_study(path, folder)
+    assert code == 1
+    assert "pip install mm3d[study]" in said
 
 
 def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) -> None:
@@ -110,10 +132,10 @@ def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) 
     other.write_text(path.read_text().replace("[stages.finetune.loop]\nsteps = 2", "[stages.finetune.loop]\nsteps = 3"))
     code, said = run_study(other, folder)
     assert code == 1
-    assert "was made with other settings (training.loop.steps = 2, not 3)" in said
+    assert "was made with training.loop.steps = 2, not 3; move it and the run's folder" in said
     code, said = run_main("study", "report", str(other), "--results", str(folder / "results"), "-o", str(tmp_path))
     assert code == 1  # or the page would tell the new settings with the old figures
-    assert "(training.loop.steps = 2, not 3)" in said
+    assert "was made with training.loop.steps = 2, not 3" in said
     assert not (tmp_path / "study.md").exists()
 
 
@@ -121,7 +143,7 @@ def found_by_all(tiny: Tiny) -> tuple[StudySpec, dict[str, Result]]:
     """The gallery's runs, as if they found every cancer: two steps teach nothing."""
     path, folder, _ = tiny
     study = read_study(str(path))
-    runs = {name: result for (name, _), result in read_results(study, folder / "results").items()}
+    runs = {result.run: result for result in read_results(study, folder / "results").values()}
     found = dict.fromkeys(("2D", "3D"), (500_000,) * len(runs["mm3d"].scores.found["2D"]))
     scores = {name: replace(runs[name].scores, found=found) for name in study.gallery}
     return study, {name: replace(runs[name], scores=scores[name]) for name in study.gallery}
@@ -130,7 +152,8 @@ def found_by_all(tiny: Tiny) -> tuple[StudySpec, dict[str, Result]]:
 def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     path, folder, _ = tiny
     shutil.copytree(folder / "results", results := tmp_path / "results")
-    assert draw_gallery(*found_by_all(tiny), folder / "study", results) == ["row.jpg"]
+    with chdir(folder / "study"):
+        assert draw_runs(*found_by_all(tiny), results) == ["row.jpg"]
     assert main(["study", "report", str(path), "--results", str(results), "-o", str(tmp_path)]) == 0
     page = (tmp_path / "study.md").read_text()
     assert "**5 of 7 runs are done.**" in page
@@ -141,7 +164,7 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert len(re.findall(r"[+-]0\.\d{3} ± 0\.\d{3}, p [01]\.\d{3} ", tested)) == 5  # of all five figures
     assert "With 10,000 replicates no p can be below 0.0002." in page
     (row,) = [line.split(" | ") for line in page.splitlines() if line.startswith("| M&M (ffdm) | ffdm | ")]
-    figures = read_results(read_study(str(path)), folder / "results")["ffdm", 0].figures
+    figures = read_results(read_study(str(path)), folder / "results")["ffdm-seed0"].figures
     for cell, name, published in ((row[3], "recall@0.25", "[0.61]"), (row[7], "auc", "[0.89]")):
         assert cell.startswith(f"{figures[name]:.3f} ± ")
         assert cell.endswith(published)  # the paper's, beside ours
@@ -154,10 +177,10 @@ def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     assert "- **TimeSform**: " not in page  # it has no such run, and no foreign start
     assert "## 4." not in page
     assert re.search(
-        r"The patients' share of the standard errors, .* is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2\.",
+        r"The patients' part of the standard errors is 0\.\d{3} to 0\.\d{3} for R@0\.25 and .* in section 2;",
         page,
     )
-    assert "The same cancer as M&M, M&M-3D see it" in page
+    assert "the same cancer as M&M, M&M-3D see it" in page
     by_kind = [line for line in page.split("by kind of cancer")[1].splitlines() if "(mm3d)" in line]
     assert [line.split(" | ")[1] for line in by_kind[:2]] == ["2D", "3D"]
 
@@ -179,25 +202,27 @@ def test_options_that_do_not_apply_are_said_and_nothing_is_written(tiny: Tiny, t
     assert not (tmp_path / "study.md").exists()
 
 
-def test_weights_of_another_study_in_the_folder_are_not_taken_for_ours(tiny: Tiny, tmp_path: Path) -> None:
+def test_weights_of_another_study_in_the_folder_are_not_taken_for_ours(
+    tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path, folder, _ = tiny
     own = {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")}
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace("[stages.base.loop]\nsteps = 2", "[stages.base.loop]\nsteps = 3"))
     code, said = run_study(other, folder, "--only", "ffdm", "mm3d-0", "--results", str(tmp_path / "results"))
     assert code == 1
-    assert "ffdm-seed0 failed: runs/ffdm-seed0 holds weights of another study (training.loop.steps = 2, not 3)" in said
+    assert "ffdm-seed0 failed: runs/ffdm-seed0 was made with training.loop.steps = 2, not 3; move that folder" in said
     assert {file: file.read_bytes() for file in (folder / "study" / "runs").glob("*/last.safetensors")} == own
     shutil.copytree(folder / "results", results := tmp_path / "ours")  # now as if `other` had come first
     (recipe := folder / "study" / "runs" / "ffdm-seed0" / "recipe.json").rename(kept := tmp_path / "recipe.json")
     recipe.write_text(kept.read_text().replace('"steps": 2', '"steps": 3'))
-    path_of(results, "mm3d-0", 0).unlink()
+    path_of(results, "mm3d-0-seed0").unlink()
     (results / "row.jpg").unlink(missing_ok=True)
     try:
-        code, said = run_study(path, folder, "--results", str(results))
-        assert "mm3d-0-seed0 failed: runs/ffdm-seed0 holds weights of another study" in said
-        assert "no pictures were drawn: " in said
-        with pytest.raises(InputError, match="holds weights of another study"):
+        code, said = run_study(path, folder, "--results", str(results), "--only", "mm3d-0", "mm3d", "ffdm")
+        assert "mm3d-0-seed0 failed: runs/ffdm-seed0 was made with training.dense.steps = 3, not 2" in said
+        assert "no pictures were drawn: runs/ffdm-seed0 was made with" in capfd.readouterr().out
+        with pytest.raises(InputError, match="ffdm-seed0 was made with"):
             ship(str(path), results, folder / "study", tmp_path)
     finally:
         kept.rename(recipe)
@@ -208,7 +233,7 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
     assert ship(str(path), folder / "results", folder / "study", tmp_path) == 0
     header = weights.read_header(tmp_path / "dbt.safetensors")
     assert header.provenance["study"]["run"] == "mm3d"
-    own = read_results(study := read_study(str(path)), folder / "results")["mm3d", 0]
+    own = read_results(study := read_study(str(path)), folder / "results")["mm3d-seed0"]
     worse, better = (replace(own, seed=n, figures={"recall@0.25": 0.1 * n, "auc": 0.5}) for n in (1, 2))
     assert choose(study, [worse, better, worse], "DBT") is better
     assert "auc" in header.provenance["study"]["figures"]
@@ -220,16 +245,16 @@ def test_the_best_weights_are_shipped_with_their_figures(tiny: Tiny, tmp_path: P
 
 
 def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path, folder, _ = tiny
     (clone := tmp_path / "clone").mkdir()
     shutil.copytree(folder / "results", clone / "results")
-    (mlp := path_of(clone / "results", "mlp", 0)).unlink()
+    (mlp := path_of(clone / "results", "mlp-seed0")).unlink()
     code, said = run_study(path, clone, "--only", "mlp")
     assert code == 1
     assert "ffdm-seed0 has a result, but its weights" in said
-    assert "mlp-seed0 was not run: it starts from ffdm-seed0." in said
+    assert "Not run, because start weights are missing: mlp-seed0." in said
     assert not (clone / "study" / "cohorts").exists()  # nothing is rendered for a run that cannot be
     shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
     ship(str(path), folder / "results", folder / "study", tmp_path)
@@ -239,14 +264,15 @@ def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
     assert code == 0, said
     assert "ffdm-seed0: its weights are those that come with mm3d, ffdm.safetensors." in said
     assert mlp.is_file()
-    assert "no pictures were drawn: runs/mm3d-seed0/last.safetensors is not in" in said
+    assert "no pictures were drawn: runs/mm3d-seed0/last.safetensors is not in" in capfd.readouterr().out
     assert row.read_text() == "drawn before"
     row.unlink()  # as after an interruption between the last run and the pictures
-    assert "no pictures were drawn" in run_study(path, clone, "--only", "ffdm", "mm3d", "mlp")[1]
+    assert run_study(path, clone, "--only", "ffdm", "mm3d", "mlp")[0] == 0
+    assert "no pictures were drawn" in capfd.readouterr().out
 
 
 def working_in(folder: Path) -> list[int]:
-    """Processes whose working folder this is: a study's runs."""
+    """Processes whose working folder this is: Snakemake and the runs of a study."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -284,7 +310,7 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     assert code == 0, said
     assert log.read_text().splitlines()[: len(lines)] == lines  # those steps were not done again
     memory = max(json.loads(line).get("memory_mb", 0.0) for line in log.read_text().splitlines())
-    result = read_result(path_of(folder / "results", "long", 0))
+    result = read_result(path_of(folder / "results", "long-seed0"))
     assert result.memory_mb == round(memory, 1) > 100  # of the training, whichever process that was
 
 
@@ -309,22 +335,5 @@ def test_another_study_does_not_change_the_cohorts_in_a_folder(tiny: Tiny, tmp_p
     made = {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")}
     code, said = run_study(larger, folder, "--only", "ffdm", "--results", str(tmp_path / "results"))
     assert code == 1
-    assert "train-deep was made with other settings (cohort.breasts = 8, not 9); remove it, or give" in said
+    assert "train-deep was made with cohort.breasts = 8, not 9; remove it, or give" in said
     assert {file: file.read_bytes() for file in (folder / "study" / "cohorts").glob("*/*.json")} == made
-
-
-def test_costs_are_what_runs_of_the_same_kind_took(tiny: Tiny) -> None:
-    path, folder, _ = tiny
-    study = read_study(str(path))
-    results = read_results(study, folder / "results")
-    modelled, measured = costs(study, {}), costs(study, results)
-    assert not any(cost.measured for cost in modelled.values())
-    assert measured["broken"].measured  # as mm3d: only its data differ
-    assert measured["broken"] == measured["mm3d"]
-    assert not costs(study, {("ffdm", 0): results["ffdm", 0]})["mm3d"].measured
-    left = [Job(study.run(name), 0) for name in ("ffdm", "mm3d", "mlp")]
-    told = {"ffdm": Cost(10.0, True), "mm3d": Cost(20.0, True), "mlp": Cost(60.0, True)}
-    assert time_left(study, left, told, 1) == 90
-    assert time_left(study, left, told, 2) == 70  # mlp waits for ffdm, whatever the other process does
-    assert duration(40) == "40 s"
-    assert duration(3 * 3600 + 300) == "3 h 5 min"

@@ -16,22 +16,23 @@ from mm3d.data.datasets.keys import Key
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation
-from mm3d.evaluate.match import froc_scores, match_predictions
+from mm3d.evaluate import match
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import recall_at
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.experiments.cohorts import pool_folder, pooled
+from mm3d.experiments.cohorts import pool_folder, pool_slices
 from mm3d.experiments.gallery import Look, draw_row, draw_w, largest_gain, mean_weights
 from mm3d.experiments.pictures import RING, write_pictures
+from mm3d.experiments.report import duration
 from mm3d.experiments.results import (
     JudgedCohort,
-    Marks,
+    JudgedFindings,
     Result,
     Scores,
     compact,
-    detections,
+    froc_scores,
     judged_cohort,
     read_cohort,
     read_result,
@@ -98,11 +99,11 @@ def test_the_scores_that_are_kept_give_the_figures_of_all_predictions(rule: str,
     """0.8 false positives per volume are enough for R@0.5, its replicates included."""
     truth, settings = made_up_truth(), EvaluateSettings()
     predictions = made_up_predictions(truth, np.random.default_rng(0))
-    matched = match_predictions("made up", predictions, truth, settings)
-    whole = froc_scores(matched, rule)
+    matched = match.match_predictions("made up", predictions, truth, settings)
+    whole = match.froc_scores(matched, rule)
     path = write_result(made_up_result(compact(matched)), tmp_path)
     write_cohort(judged_cohort(truth, settings), tmp_path)
-    kept = detections(read_cohort(tmp_path), read_result(path), rule)
+    kept = froc_scores(read_cohort(tmp_path), read_result(path), rule)
     assert kept is not None
     assert len(kept.false) < len(whole.false)  # something was left out
     draws = bootstrap.draw(60, 200, 0)
@@ -155,7 +156,7 @@ def made_up_study(found: dict[str, list[NDArray[np.int64]]], patients: int = 200
     """Runs by the scores at which they find one finding of each patient, a list of seeds; one false positive at 500,000
     in each of three volumes of four: R@0.25 counts what scores more."""
     breasts = tuple(range(patients))
-    marks = Marks(breasts, ("mass",) * patients, (True,) * patients, breasts)
+    marks = JudgedFindings(breasts, ("mass",) * patients, (True,) * patients, breasts)
     labels = tuple("malignant" if number % 2 else "negative" for number in breasts)
     cohort = JudgedCohort(tuple(map(str, breasts)), breasts, labels, ("A",) * patients, {"DBT": marks})
     counts = tuple(int(number % 4 > 0) for number in breasts)
@@ -164,7 +165,7 @@ def made_up_study(found: dict[str, list[NDArray[np.int64]]], patients: int = 200
         for seed, scores in enumerate(seeds):
             own = tuple(scores.tolist())
             kept = Scores(own, {"2D": own, "3D": own}, (500_000,) * sum(counts), counts)
-            results[name, seed] = made_up_result(kept, name, seed)
+            results[f"{name}-seed{seed}"] = made_up_result(kept, name, seed)
     return Statistics(_study({name: tuple(range(len(seeds))) for name, seeds in found.items()}), cohort, results)
 
 
@@ -242,6 +243,10 @@ def test_a_statement_of_several_pairs_holds_if_all_do() -> None:
     assert together(["holds", "missing"]) == "missing"
 
 
+def test_durations_are_for_people() -> None:
+    assert [duration(seconds) for seconds in (40, 720, 3 * 3600 + 300)] == ["40 s", "12 min", "3 h 5 min"]
+
+
 def test_pooling_twice_meets_the_same_slices_as_pooling_once() -> None:
     """A study renders 32 slices once; its 8 slices are those that 'mm3d prepare --slices 8' would take."""
     stored = np.random.default_rng(0).integers(0, 65535, (57, 6, 5)).astype(np.uint16)
@@ -251,7 +256,7 @@ def test_pooling_twice_meets_the_same_slices_as_pooling_once() -> None:
         return np.stack([stored[list(geometry.region(s))].max(axis=0) for s in range(slices)])
 
     for slices in (16, 8):
-        assert np.array_equal(pooled(prepared(32), slices), prepared(slices))
+        assert np.array_equal(pool_slices(prepared(32), slices), prepared(slices))
 
 
 def test_pictures_are_a_folder_that_a_training_reads(tmp_path: Path) -> None:
@@ -313,8 +318,8 @@ def test_the_gallery_shows_weights_boxes_and_truth(tmp_path: Path) -> None:
     truth, boxes = (_coloured(tmp_path / "row.jpg", colour) for colour in ("#00C853", "#E69F00"))
     assert min(truth) > 100
     assert boxes[0] > 1.5 * boxes[1] > 100  # two proposals, and one
-    other = replace(look, finding=replace(look.finding, kind="architectural distortion"))
-    rows = [draw_row([one, missed], tmp_path / f"{one.finding.kind}.jpg") for one in (look, other)]
+    other = replace(look, truth=replace(look.truth, kind="architectural distortion"))
+    rows = [draw_row([one, missed], tmp_path / f"{one.truth.kind}.jpg") for one in (look, other)]
     assert (tmp_path / rows[0]).read_bytes() != (tmp_path / rows[1]).read_bytes()  # it names the kind
 
 

@@ -1,14 +1,15 @@
-"""A study's file: what is wrong with it is said before any work, and its runs are put in order."""
+"""A study's file: an error in it is reported before any work, and every run waits for what it needs."""
 
 import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support.tiny_study import TINY
 
 from mm3d.cli import main
-from mm3d.experiments.plan import Cost, Job, before, jobs_of, order
-from mm3d.experiments.spec import StudySpec, only, read_study
+from mm3d.experiments.spec import StudySpec, read_study
+from mm3d.experiments.workflow import choose_jobs
 from mm3d.shared.errors import InputError
 
 
@@ -21,36 +22,38 @@ def spec(text: str = TINY, tmp_path: Path | None = None) -> StudySpec:
         path.unlink()
 
 
-def test_cheapest_first_and_nothing_before_what_it_starts_from() -> None:
+def test_a_run_has_the_cohorts_that_it_reads_and_the_job_that_it_starts_from() -> None:
     study = spec()
-    told = {run.name: Cost(float(number), False) for number, run in enumerate(reversed(study.runs))}
-    found = [job.name for job in order(study, jobs_of(study), told)]
-    assert found == [
-        *("ffdm-seed0", "broken-seed0", "after-broken-seed0", "mlp-seed0", "mm3d-seed0", "hm-0-seed0"),
-        "mm3d-0-seed0",
-    ]
-    assert before(study, Job(study.run("after-broken"), 0)) == "broken-seed0"
-    assert before(study, Job(study.run("ffdm"), 0)) is None
+    assert study.cohorts_of(study.run("mm3d")) == ["train", "test"]
+    assert study.cohorts_of(study.run("mm3d-0")) == ["test"]
+    assert study.cohorts_of(study.run("hm-0")) == ["test", "train"]  # for the histogram of its mammograms
+    assert study.sources_of("train") == ["train-deep", "train"]
+    assert [study.place(name) for name in ("train", "train-deep")] == [("train", None), ("train-deep", None)]
+    line = study.line_of(study.jobs["after-broken-seed0"])
+    assert [job.name for job in line] == ["after-broken-seed0", "broken-seed0", "ffdm-seed0"]
+    download = read_study("bcs-dbt")
+    assert download.place("train") == ("download", "train")  # a split needs no folder of its own
+    assert download.place("test-8") == ("download-8", "test")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ('fusion = "mlp"', 'fuson = "mlp"', "did you mean 'fusion'"),
-        ('start = "broken" }', 'start = "nobody" }', "start = 'nobody', which is none of"),
+        ('start = "broken" }', 'start = "nobody" }', "start = 'nobody', which is not one of"),
         ('start = "broken" }', 'start = "after-broken" }', "starts from itself"),
-        ('of = "train-deep"', 'of = "nothing"', "'nothing', which is no cohort"),
+        ('of = "train-deep"', 'of = "nothing"', "of = 'nothing', which is not one of"),
         ("[stages.base.dense]\nsteps", "[stages.base.dense]\nstps", "did you mean 'steps'"),
         ('name = "mlp"', 'name = "mm3d"', "two runs are called 'mm3d'"),
         ('tables = ["finetuned", "data"]', 'tables = ["fusoin"]', "must be one of inference, .*not 'fusoin'"),
-        ('title = "A', 'name = "other"\ntitle = "A', "called after its file"),
-        ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is no run"),
+        ('title = "A', 'name = "other"\ntitle = "A', "has the name of its file"),
+        ('[["mm3d", "broken"]]', '[["mm3d", "nobody"]]', "'nobody', which is not one of"),
         ("breasts = 8\n", "", "needs a number of breasts"),
-        ("[stages.finetune.loop]", "[stages.finetun.loop]", "stage = 'finetune', which is none of"),
-        ("[stages.finetune.loop]", "[stages.other.loop]\n[stages.finetune.loop]", r"\[stages.other\] is of no run"),
+        ("[stages.finetune.loop]", "[stages.finetun.loop]", "stage = 'finetune', which is not one of"),
+        ("[stages.finetune.loop]", "[stages.other.loop]\n[stages.finetune.loop]", r"no run uses \[stages.other\]"),
         ("seed = 2", "seed = 1", "train-deep and test have one seed, so the same patients"),
         ("seeds = [0] }", "seeds = [0, 0] }", "has a seed twice"),
-        ('name = "mlp"', 'name = "../mlp"', "is no name for a run's files"),
+        ('name = "mlp"', 'name = "../mlp"', "cannot name a run's files"),
         ('["ffdm", "mm3d"]', '["mm3d", "ffdm"]', "the last run of the gallery must be of volumes"),
     ],
 )
@@ -61,9 +64,11 @@ def test_a_wrong_line_is_said_before_any_work(old: str, new: str, said: str) -> 
 
 
 def test_only_some_runs_bring_along_what_they_start_from() -> None:
-    assert [run.name for run in only(spec(), ["after-broken"]).runs] == ["ffdm", "broken", "after-broken"]
-    with pytest.raises(InputError, match="--only nobody"):
-        only(spec(), ["nobody"])
+    quiet = Console(quiet=True)
+    chosen = choose_jobs(spec(), ["after-broken"], {}, quiet)
+    assert [job.name for job in chosen] == ["ffdm-seed0", "broken-seed0", "after-broken-seed0"]
+    with pytest.raises(InputError, match="--only = 'nobody'"):
+        choose_jobs(spec(), ["nobody"], {}, quiet)
 
 
 def test_the_studies_that_come_with_mm3d_have_all_of_the_papers_sections() -> None:
@@ -89,9 +94,9 @@ def test_bcs_dbt_needs_start_weights_and_its_download(tmp_path: Path, capsys: py
     start = tmp_path / "ffdm.safetensors"
     start.write_bytes(b"")
     main(["study", "bcs-dbt", "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
-    assert "is made from a download of BCS-DBT; give its folder" in capsys.readouterr().err
+    assert "needs a download of BCS-DBT; give its folder" in capsys.readouterr().err
     main(["study", "bcs-dbt", str(tmp_path / "none"), "--start", "ffdm", "--only", "mm3d-0", *where])  # ours, by name
-    assert "none is no folder" in capsys.readouterr().err
+    assert "none is not a folder" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
     main(["study", "bcs-dbt", str(tmp_path), "--start", f"ffdm={start}", "--only", "mm3d-0", *where])
     capsys.readouterr()  # an empty folder is no download, but the start weights were taken

@@ -1,11 +1,11 @@
-"""Pictures that need pixels and weights: the study draws them when its runs are done, and leaves them with the results.
+"""Pictures that need pixels and weights. The study draws them when its runs are done, and leaves them with the results.
 
 w.png: how much each slice counts for calcification clusters and masses, against the slices on which they are visible.
 row.jpg: one cancer as the systems of the study's gallery see it.
 """
 
-from collections.abc import Sequence
-from contextlib import chdir
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from rich.console import Console
 
 from mm3d.data.batches import prepared_breasts
 from mm3d.data.datasets.keys import Key, keys_of
@@ -27,52 +28,55 @@ from mm3d.data.records import Annotation
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.evaluate.truth import TruthView, read_truth
+from mm3d.evaluate.truth import TruthView
 from mm3d.experiments.cohorts import part_of
-from mm3d.experiments.results import NOT_FOUND, UNIT, Result, judged_findings, read_cohort, threshold_of
+from mm3d.experiments.results import NOT_FOUND, UNIT, Result, list_findings, read_cohort, read_tested, threshold_of
+from mm3d.experiments.run import check_weights, load_histogram, load_model
 from mm3d.experiments.spec import RunSpec, StudySpec
-from mm3d.experiments.work import histogram_of, model_of
 from mm3d.output.predictions import Finding, ViewPrediction
 from mm3d.predict.detect import predict_breast
+from mm3d.shared.console import say
+from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
 W_CURVES, ROW = "w.png", "row.jpg"
-SHOWN = 4  # proposals in a picture
+SHOWN = 4  # findings in a picture
 KINDS = ("calcification", "mass")
-BIN, REACH = 0.5, 3.0  # of the mean curve, in halves of the visible range
+BIN, FARTHEST = 0.5, 3.0  # of the mean curve, in halves of the visible range
 LEAST_IOU = EvaluateSettings().iou
 
 
 @dataclass(frozen=True)
 class Look:
-    """A finding as a run sees it."""
+    """An annotated cancer as a run sees it."""
 
     run: RunSpec
     prepared: PreparedView
-    finding: Annotation
+    truth: Annotation
     predicted: ViewPrediction
-    threshold: float  # what is called has at least this score
+    threshold: float  # a finding with at least this score is called
 
     @property
     def hit(self) -> Finding | None:
-        """The highest-scoring proposal on the finding."""
-        box = np.array(self.finding.box)
+        """The highest-scoring finding on the cancer."""
+        box = np.array(self.truth.box)
         on = [one for one in self.predicted.findings if iou(np.array(one.box), box) >= LEAST_IOU]
         return max(on, key=lambda one: one.score, default=None)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """w of the last head; empty if the finding is not called or its slices are not known."""
+        """w of the last head. Empty if the cancer is not called, or its slices are not known."""
         hit = self.hit
-        called = hit is not None and hit.score >= self.threshold and self.finding.first_slice is not None
-        return (hit.slice_weights or ()) if hit is not None and called else ()
+        if hit is None or hit.score < self.threshold or self.truth.first_slice is None:
+            return ()
+        return hit.slice_weights or ()
 
     @property
     def visible(self) -> tuple[int, int]:
-        """The first and the last slice of the finding, as stored."""
-        assert self.finding.first_slice is not None
-        assert self.finding.last_slice is not None
-        return self.finding.first_slice, self.finding.last_slice
+        """The first and the last slice of the cancer, as stored."""
+        assert self.truth.first_slice is not None
+        assert self.truth.last_slice is not None
+        return self.truth.first_slice, self.truth.last_slice
 
     @property
     def slice_right(self) -> bool:
@@ -80,84 +84,87 @@ class Look:
         return self.hit is not None and self.hit.slice is not None and first <= self.hit.slice <= last
 
 
-def draw_gallery(study: StudySpec, results: dict[str, Result], folder: Path, output: Path) -> list[str]:
-    """Draw what can be drawn of the runs' first results, by name, to where the results are; the names of the files."""
-    with chdir(folder):  # where all paths of a study are relative to
-        return _draw(study, results, output)
+def draw_gallery(study: StudySpec, results: Mapping[str, Result], output: Path) -> list[str]:
+    """Draw what can be drawn of the gallery's runs, in the study's folder. Returns the names of the files.
 
-
-def _draw(study: StudySpec, results: dict[str, Result], output: Path) -> list[str]:
-    runs = [study.run(name) for name in study.gallery]
-    if not runs or any(name not in results for name in study.gallery):
+    Where weights are gone, or are another study's, the pictures that were drawn before stay."""
+    first_seeds = {job.run.name: results[job.name] for job in study.gallery_jobs}
+    try:
+        for result in first_seeds.values():
+            if not Path(result.weights).is_file():
+                raise InputError(f"{result.weights} is not in {Path().resolve()}.")
+            check_weights(Path(result.weights), result.recipe)
+    except InputError as error:
+        say(Console(), f"note: no pictures were drawn: {error}")
         return []
-    last = runs[-1]
-    cohort = read_cohort(output)
-    findings = {run.name: _findings(study, run) for run in runs}
+    return draw_runs(study, first_seeds, output)
+
+
+def draw_runs(study: StudySpec, results: Mapping[str, Result], output: Path) -> list[str]:
+    """Draw the curves of the gallery's last run, and the row of all. `results` has the gallery's runs by name."""
+    runs = [study.run(name) for name in results]
+    cohort, last = read_cohort(output), runs[-1]
+    findings = {run.name: list_findings(*read_tested(study, run)) for run in runs}
     thresholds = {run.name: threshold_of(results[run.name], cohort) for run in runs}
     drawn = []
-    looks = _looks(study, last, results[last.name], findings[last.name], thresholds[last.name])
-    kinds = [[look for look in looks if kind in look.finding.kind and look.weights] for kind in KINDS]
+    looks = _look(study, last, results[last.name], findings[last.name], thresholds[last.name])
+    kinds = [[look for look in looks if kind in look.truth.kind and look.weights] for kind in KINDS]
     if any(kinds):
         drawn.append(draw_w([kind for kind in kinds if kind], output / W_CURVES))
+    first, final = runs[0].name, last.name
     if len({len(one) for one in findings.values()}) == 1 and looks:
-        first, final = (results[run.name] for run in (runs[0], last))
-        number = largest_gain(first, final, thresholds[first.run], thresholds[final.run])
+        number = largest_gain(results[first], results[final], thresholds[first], thresholds[final])
         if number is not None:
-            seen = [
-                _looks(study, run, results[run.name], [findings[run.name][number]], thresholds[run.name])[0]
-                for run in runs
-            ]
+            shown = {run: [findings[run.name][number]] for run in runs}
+            seen = [_look(study, run, results[run.name], shown[run], thresholds[run.name])[0] for run in runs]
             drawn.append(draw_row(seen, output / ROW))
     return drawn
 
 
 def largest_gain(first: Result, last: Result, threshold: float, last_threshold: float) -> int | None:
-    """The finding whose score, compared with the run's threshold, gains most from one run to another. The first
-    proposes it (a box that is just too large is no gain of the last), the last proposes it on a right slice."""
+    """The finding whose score, compared with the run's threshold, gains most from one run to another. The first run has
+    it (a box that is just too large is no gain of the last), and the last has it on a right slice."""
     before, after = np.array(first.scores.found["2D"]), np.array(last.scores.found["2D"])
     usable = (before != NOT_FOUND) & (after != NOT_FOUND) & (after == np.array(last.scores.found["3D"]))
     gain = UNIT * (after / last_threshold - before / threshold)
     return int(np.argmax(np.where(usable, gain, -np.inf))) if usable.any() else None
 
 
-def _findings(study: StudySpec, run: RunSpec) -> list[tuple[TruthView, Annotation]]:
-    """The findings that recall is of, in the order of the results."""
-    part = part_of(study, run.test)
-    truth = read_truth(part.folder).in_split(part.split)
-    return judged_findings(truth, EvaluateSettings(modality=run.modality, leave_out_benign=study.leave_out_benign))
-
-
-def _looks(
+def _look(
     study: StudySpec, run: RunSpec, result: Result, findings: Sequence[tuple[TruthView, Annotation]], threshold: float
 ) -> list[Look]:
-    """Predict the findings' breasts again."""
-    part, path = part_of(study, run.test), Path(result.weights)
-    model, histogram = model_of(run, path).for_inference(), histogram_of(study, run, path)
+    """Predict the breasts of the annotated findings again."""
+    path = Path(result.weights)
+    model, histogram = load_model(run, path).for_inference(), load_histogram(study, run, path)
     wanted = {view.key for view, _ in findings}
     seen: dict[Key, tuple[PreparedView, ViewPrediction]] = {}
-    for breast in prepared_breasts(part.folder, part.split, run.modality):
+    for breast in prepared_breasts(*part_of(study, run.test), run.modality):
         keys = dict(zip((view.name for view in breast.breast.views), keys_of(breast.breast), strict=True))
-        if wanted.isdisjoint(keys.values()):
-            continue
-        predicted = predict_breast(model, breast, run.input, histogram)
-        for prepared, view in zip(breast.views, predicted.views, strict=True):
-            seen[keys[prepared.view.name]] = prepared, view
-    return [
-        Look(run, prepared, finding, predicted, threshold)
-        for view, finding in findings
-        for prepared, predicted in [seen[view.key]]
-    ]
+        if not wanted.isdisjoint(keys.values()):
+            predicted = predict_breast(model, breast, run.input, histogram)
+            for prepared, view in zip(breast.views, predicted.views, strict=True):
+                seen[keys[prepared.view.name]] = prepared, view
+    return [Look(run, seen[view.key][0], truth, seen[view.key][1], threshold) for view, truth in findings]
+
+
+@contextmanager
+def _picture(path: Path, rows: int, columns: int, size: tuple[float, float], **style: Any) -> Iterator[Any]:
+    """Give the axes of a picture (rows, columns), and save it when the block ends."""
+    with rc_context(STYLE | style):
+        picture = Picture(figsize=size, layout="constrained")
+        FigureCanvasAgg(picture)
+        yield picture.subplots(rows, columns, squeeze=False)
+        options: dict[str, Any] = {"pil_kwargs": {"quality": 85}} if path.suffix == ".jpg" else {}
+        with replacing(path) as partial:
+            picture.savefig(partial, format=path.suffix[1:], dpi=100, **options)
 
 
 def draw_w(kinds: list[list[Look]], path: Path) -> str:
-    """A row for each kind of finding: the most peaked w, and the mean of all; the name of the file."""
-    with rc_context(STYLE):
-        picture = Picture(figsize=(9.0, 3.0 * len(kinds)), layout="constrained")
-        FigureCanvasAgg(picture)
-        for (one, all_), looks in zip(picture.subplots(len(kinds), 2, squeeze=False), kinds, strict=True):
+    """Draw a row for each kind of finding: the most peaked w, and the mean of all. Returns the name of the file."""
+    with _picture(path, len(kinds), 2, (9.0, 3.0 * len(kinds))) as rows:
+        for (one, mean), looks in zip(rows, kinds, strict=True):
             _draw_curve(one, max(looks, key=lambda look: max(look.weights)))
-            _draw_mean(all_, looks)
-        _save(picture, path, "png")
+            _draw_mean(mean, looks)
     return path.name
 
 
@@ -171,7 +178,7 @@ def _draw_curve(axes: Axes, look: Look) -> None:
     inset.imshow(_around(look, int(np.argmax(weights))), cmap="gray", vmin=0, vmax=1)
     inset.set_axis_off()
     axes.set(xlabel="slice (bar: visible)", ylabel="w", ylim=(-0.08, 1.02), xlim=(0.5, geometry.slices + 0.5))
-    axes.set_title(f"{look.finding.kind}, score {hit.score:.2f}")
+    axes.set_title(f"{look.truth.kind}, score {hit.score:.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -188,7 +195,7 @@ def _draw_mean(axes: Axes, looks: list[Look]) -> None:
 def mean_weights(looks: Sequence[Look]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean of S w, which is 1 where all slices count alike, by the distance from the middle of the visible range
     in halves of the range: within it from -1 to 1."""
-    edges = np.arange(-REACH - BIN / 2, REACH + BIN, BIN)
+    edges = np.arange(-FARTHEST - BIN / 2, FARTHEST + BIN, BIN)
     distances, weights = [], []
     for look in looks:
         geometry, (first, last) = look.prepared.file.geometry, look.visible
@@ -210,7 +217,7 @@ def _draw_visible(axes: Axes, first: float, last: float) -> None:
 
 def _around(look: Look, s: int) -> NDArray[np.float32]:
     """The finding on a slice, with as much again around it."""
-    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model(_four(look.finding.box))
+    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model(look.truth.box)
     wide, high = (x2 - x1) / 2, (y2 - y1) / 2
     rows = slice(max(0, int(y1 - high)), int(y2 + high) + 1)
     columns = slice(max(0, int(x1 - wide)), int(x2 + wide) + 1)
@@ -218,14 +225,11 @@ def _around(look: Look, s: int) -> NDArray[np.float32]:
 
 
 def draw_row(looks: list[Look], path: Path) -> str:
-    """One finding, whose kind is told above, as several runs see it, side by side; the name of the file."""
-    with rc_context(STYLE | {"axes.grid": False}):
-        picture = Picture(figsize=(2.3 * len(looks), 4.2), layout="constrained")
-        FigureCanvasAgg(picture)
-        for axes, look in zip(picture.subplots(1, len(looks), squeeze=False)[0], looks, strict=True):
+    """Draw one finding as several runs see it, side by side, under its kind. Returns the name of the file."""
+    with _picture(path, 1, len(looks), (2.3 * len(looks), 4.2), **{"axes.grid": False}) as rows:
+        for axes, look in zip(rows[0], looks, strict=True):
             _draw_look(axes, look)
-        picture.suptitle(looks[0].finding.kind)
-        _save(picture, path, "jpg")
+        rows[0][0].figure.suptitle(looks[0].truth.kind)
     return path.name
 
 
@@ -240,28 +244,17 @@ def _draw_look(axes: Axes, look: Look) -> None:
     else:
         image = pixels.max(axis=0)
     axes.imshow(grey(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    _box(axes, geometry.box_to_model(_four(look.finding.box)), "#00C853", "")
-    best = sorted(look.predicted.findings, key=lambda one: -one.score)[:SHOWN]
-    for one in best:
+    _draw_box(axes, look, look.truth.box, "#00C853")
+    for one in sorted(look.predicted.findings, key=lambda one: -one.score)[:SHOWN]:
         line = "-" if one.score >= look.threshold else ":"
-        _box(axes, geometry.box_to_model(_four(one.box)), COLOURS[4], f"{one.score:.2f}", line)
+        _draw_box(axes, look, one.box, COLOURS[4], f"{one.score:.2f}", line)
     axes.set_title(title)
     axes.set_axis_off()
 
 
-def _four(box: tuple[float, ...]) -> tuple[float, float, float, float]:
-    x1, y1, x2, y2 = box
-    return x1, y1, x2, y2
-
-
-def _box(axes: Axes, box: tuple[float, float, float, float], colour: str, text: str, line: str = "-") -> None:
-    x1, y1, x2, y2 = box
+def _draw_box(axes: Axes, look: Look, box: tuple[float, ...], colour: str, text: str = "", line: str = "-") -> None:
+    left, top, right, bottom = box
+    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model((left, top, right, bottom))
     axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1, linestyle=line))
     if text:
         axes.text(x1, y1 - 1, text, color=colour, fontsize=7)
-
-
-def _save(picture: Picture, path: Path, kind: str) -> None:
-    options: dict[str, Any] = {"pil_kwargs": {"quality": 85}} if kind == "jpg" else {}
-    with replacing(path) as partial:
-        picture.savefig(partial, format=kind, dpi=100, **options)

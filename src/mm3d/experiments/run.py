@@ -1,345 +1,205 @@
-"""`mm3d study NAME`: makes the cohorts, then runs what is left, each run in a process of its own.
+"""One run of a study: train, predict the test cohort, keep the scores.
 
-    FOLDER/                    outside the repository
-        cohorts/, runs/        heavy: images, weights
-    RESULTS/                   results/<study>, to be committed: a small JSON for each finished run
+    FOLDER/runs/<run>-seed<k>/
+        config.json, log.jsonl, curves.png, last.safetensors    as `mm3d train` leaves them
+        recipe.json                                             everything that the weights depend on
+        output.txt                                              the output of the process
 
-A run with a result is finished. One that was interrupted goes on from its last checkpoint. One that fails is told in
-one sentence, and so is what starts from it; the others go on.
+The weights of a training's last step count, for all methods alike: choosing the best of several validations would
+favour what varies most. So nothing is validated, and that time goes into steps. Checkpoints are removed when the result
+is written. All paths are relative to the study's folder, so results say nothing of the machine.
 """
 
 import json
-import os
-import subprocess
-import sys
+import math
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
-from rich.table import Table
 
-from mm3d.experiments.cohorts import check_download, make_cohorts, needed
-from mm3d.experiments.gallery import ROW, draw_gallery
-from mm3d.experiments.plan import Cost, Job, before, costs, duration, jobs_of, order, time_left
-from mm3d.experiments.results import Result, path_of, read_result, read_results
-from mm3d.experiments.ship import shipped_as
-from mm3d.experiments.spec import StudySpec, only, read_study, start_of
-from mm3d.experiments.work import OUTPUT, Order, check_weights, folder_of, write_recipe
-from mm3d.model.weights import find
+from mm3d import __version__
+from mm3d.data.batches import prepared_breasts, training_histogram
+from mm3d.data.inputs import Histogram
+from mm3d.evaluate.match import highest_findings, match_predictions, score_breasts
+from mm3d.evaluate.measure import System, measure
+from mm3d.evaluate.metrics import bootstrap
+from mm3d.evaluate.metrics.roc import delong
+from mm3d.experiments.cohorts import part_of
+from mm3d.experiments.results import Result, compact, judged_cohort, read_tested, write_cohort, write_result
+from mm3d.experiments.spec import INFERENCE_ONLY, Job, RunSpec, StudySpec
+from mm3d.model import weights
+from mm3d.model.detector import Detector
+from mm3d.output.predictions import Predictions
+from mm3d.predict.detect import predict_breast
+from mm3d.predict.suspicion import project
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import say
-from mm3d.shared.errors import InputError
 from mm3d.shared.files import lock_folder, replacing
-from mm3d.shared.workers import ONE_THREAD, worker_count
+from mm3d.shared.folders import check_folder
+from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config
+from mm3d.train.log import peak_memory, read_log
+from mm3d.train.state import CHECKPOINTS
 
-STARTS = "starts"  # weights that the user gave
-POLL = 0.2  # seconds between looks at the running processes
-# Memory that a step frees is kept for the next: the system clears every page it hands out, a tenth of a step's time.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the command line says of a study's run."""
-
-    folder: Path
-    results: Path
-    only: tuple[str, ...] = ()
-    jobs: int | None = None
-    dry_run: bool = False
-    download: Path | None = None
-    start: tuple[str, ...] = ()  # NAME=WEIGHTS, or WEIGHTS for the first name
+RUNS, LAST, RECIPE, OUTPUT, PROJECTIONS = "runs", "last.safetensors", "recipe.json", "output.txt", "projections"
 
 
-def run(name: str, settings: Settings) -> int:
-    """Returns the exit code."""
-    study = read_study(name)
-    given = given_weights(study, settings.start)
-    if settings.only:
-        study = only(study, list(settings.only))
-    console = Console()
-    study = without_missing(study, given, console)
-    results = read_results(study, settings.results)
-    left = [job for job in jobs_of(study) if (job.run.name, job.seed) not in results]
-    jobs = worker_count(settings.jobs)
-    if settings.dry_run and not left:
-        say(console, nothing_left(study, settings.results))
-        return 0
-    if settings.dry_run:
-        console.print(plan_table(study, left, results))
-        about = duration(time_left(study, left, costs(study, results), jobs))
-        console.print(
-            f"{len(left)} of {len(jobs_of(study))} runs are left, about {about} with {jobs} at a time; cohorts are "
-            "not counted.",
-            highlight=False,
-        )
-        return 0
-    check_download(study, settings.download)
-    try:
-        failed = carry_out(study, left, results, given, settings, jobs, console)
-    except KeyboardInterrupt:
-        say(console, "Interrupted; the same command continues.")
-        return 130
-    done = len(jobs_of(study)) - len(failed)
-    told = f"Wrote {settings.results}: {done} of {len(jobs_of(study))} runs are there."
-    say(console, told if left else nothing_left(study, settings.results))
-    return 1 if failed else 0
+def folder_of(job: Job) -> Path:
+    return Path(RUNS, job.name)
 
 
-def nothing_left(study: StudySpec, results: Path) -> str:
-    return (
-        f"All {len(jobs_of(study))} runs have their results in {results}; to run them again, give another folder with "
-        "--results."
-    )
+def weights_of(study: StudySpec, job: Job, given: dict[str, str]) -> Path:
+    """The weights that a job is tested with: its own, or those that it starts from."""
+    return start_weights(study, job, given) if job.run.stage == INFERENCE_ONLY else folder_of(job) / LAST
 
 
-def carry_out(
-    study: StudySpec,
-    left: Sequence[Job],
-    results: dict[tuple[str, int], Result],
-    given: Mapping[str, str],
-    settings: Settings,
-    jobs: int,
-    console: Console,
-) -> list[str]:
-    """All that is left: cohorts, runs, pictures. Returns the names of what failed."""
-    folder, output = settings.folder.resolve(), settings.results.resolve()
-    for made in (folder, output):  # what cannot be written is said before the first run, not after it
-        made.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
-        taken = take_starts(given, folder)
-        lost = take_shipped(study, left, results, folder, output, console)
-        runs = dict.fromkeys(job.run for job in left if before(study, job) not in lost)
-        make_cohorts(study, needed(study, runs), folder, settings.download, jobs, console)
-        commit = commit_of(Path(__file__).parent)
-        orders = {job.name: Order(study, job.run.name, job.seed, folder, output, taken, commit) for job in left}
-        failed = run_all(study, left, orders, results, jobs, console, lost)
-        if study.gallery and (left or not (output / ROW).is_file()):
-            draw(study, results, folder, output, console)
-    return failed
+def start_weights(study: StudySpec, job: Job, given: dict[str, str]) -> Path:
+    start = study.start_of(job)
+    return Path(given[job.run.start]) if start is None else weights_of(study, start, given)
 
 
-def given_weights(study: StudySpec, texts: Sequence[str]) -> dict[str, str]:
-    """--start NAME=WEIGHTS, or --start WEIGHTS for the first of the study's given names."""
-    found = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals:
-            name, path = (study.given[0] if study.given else ""), text
-        if name not in study.given:
-            known = ", ".join(study.given) or "none, it trains its own"
-            raise InputError(f"--start {text}: the study takes start weights for {known}; write NAME=WEIGHTS.")
-        file = find(path)
-        if not file.is_file():
-            raise InputError(f"--start {text}: {path} does not exist; give a weights file.")
-        found[name] = str(file.resolve())
-    return found
+def write_recipe(weights_path: Path, recipe: dict[str, Any]) -> None:
+    """Write beside weights what they depend on."""
+    with replacing(weights_path.with_name(RECIPE)) as partial:
+        partial.write_text(json.dumps(recipe, indent=1), encoding="utf-8")
 
 
-def take_starts(given: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Copy start weights into the study's folder, which is what results and configurations name."""
-    taken = {}
-    for name, path in given.items():
-        taken[name] = str(Path(STARTS, f"{name}.safetensors"))
-        target, content = folder / taken[name], Path(path).read_bytes()
-        if target.is_file() and target.read_bytes() != content:
-            raise InputError(f"{folder} was run from other start weights than {path}; give another folder with -o.")
-        with replacing(target) as partial:
-            partial.write_bytes(content)
-    return taken
+def check_weights(path: Path, recipe: dict[str, Any] | None) -> None:
+    """Refuse weights of the same name that another study left in the folder."""
+    while recipe is not None and recipe["run"]["stage"] == INFERENCE_ONLY:
+        recipe = recipe["start"]
+    if recipe is not None:
+        check_folder(path.parent, RECIPE, recipe, remedy="move that folder away, or give another one with -o")
 
 
-def take_shipped(
-    study: StudySpec,
-    left: Sequence[Job],
-    results: Mapping[tuple[str, int], Result],
-    folder: Path,
-    output: Path,
-    console: Console,
-) -> list[str]:
-    """Weights of finished runs that others start from. A clone has their results only; the best come with mm3d. Returns
-    the names of runs whose weights are nowhere."""
-    starts = [start for job in left if (start := start_of(study, job.run, job.seed)) is not None]
-    lost = []
-    for run, seed in dict.fromkeys(starts):
-        result = results.get((run.name, seed))
-        if result is None or (folder / result.weights).is_file():
-            continue
-        name = Job(run, seed).name
-        if (own := shipped_as(result)) is None:
-            lost.append(name)
-            console.print(
-                f"{name} has a result, but its weights {folder / result.weights} are not there: copy them there, or "
-                f"move {path_of(output, run.name, seed)} away to train it again.",
-                highlight=False,
-                soft_wrap=True,
-            )
-        else:
-            with replacing(folder / result.weights) as partial:
-                partial.write_bytes(own.read_bytes())
-            write_recipe(folder / result.weights, result.recipe)
-            console.print(f"{name}: its weights are those that come with mm3d, {own.name}.", highlight=False)
-    return lost
-
-
-def without_missing(study: StudySpec, given: Mapping[str, str], console: Console) -> StudySpec:
-    """The study without runs whose start weights nobody gave."""
-    missing = [run for run in study.runs if run.start in study.given and run.start not in given]
-    if not missing:
-        return study
-    names = [name for name in study.given if any(run.start == name for run in missing)]
-    for name in names:
-        console.print(
-            f"note: no --start {name}=WEIGHTS was given; runs that start from it are left out.", highlight=False
-        )
-    gone = {run.name for run in missing}
-    while more := {run.name for run in study.runs if run.start in gone} - gone:
-        gone |= more
-    kept = [run.name for run in study.runs if run.name not in gone]
-    if not kept:
-        raise InputError(f"no run is left without start weights; give them with --start {names[0]}=WEIGHTS.")
-    return only(study, kept)
-
-
-def run_all(
-    study: StudySpec,
-    left: Sequence[Job],
-    orders: Mapping[str, Order],
-    results: dict[tuple[str, int], Result],
-    jobs: int,
-    console: Console,
-    lost: Sequence[str] = (),
-) -> list[str]:
-    """Run everything but what starts from `lost` runs; returns the names of what failed. `results` has what is
-    finished, and gets what will be."""
-    waiting, failed = list(left), list[str]()
-    running: dict[str, tuple[Job, subprocess.Popen[str]]] = {}
-    begun: dict[str, float] = {}
-    try:
-        while waiting or running:
-            for job in [job for job in waiting if before(study, job) in (*failed, *lost)]:
-                waiting.remove(job)
-                failed.append(job.name)
-                console.print(f"{job.name} was not run: it starts from {before(study, job)}.", highlight=False)
-            unfinished = {job.name for job in waiting} | set(running)
-            ready = [
-                job for job in order(study, waiting, costs(study, results)) if before(study, job) not in unfinished
-            ]
-            for job in ready[: jobs - len(running)]:
-                waiting.remove(job)
-                running[job.name] = job, _begin(orders[job.name], jobs)
-                begun[job.name] = time.monotonic()
-                console.print(f"{job.name} …", highlight=False)
-            for job, process in _ended(running):
-                del running[job.name]
-                if process.returncode != 0:
-                    failed.append(job.name)
-                    console.print(
-                        f"{job.name} failed: {_reason(orders[job.name], process.returncode)}", highlight=False
-                    )
-                    continue
-                path = path_of(orders[job.name].results, job.run.name, job.seed)
-                results[job.run.name, job.seed] = read_result(path)
-                still = [*waiting, *(other for other, _ in running.values())]
-                seconds = time.monotonic() - begun[job.name]
-                told = f"{duration(seconds)}. Runs left: {len(still)}"
-                about = duration(time_left(study, still, costs(study, results), jobs))
-                shown = _figures(results[job.run.name, job.seed])
-                console.print(f"{job.name}: {shown}; {told}, about {about}.", highlight=False)
-    finally:
-        for _, process in running.values():
-            process.kill()
-            process.wait()
-    return failed
-
-
-def draw(
-    study: StudySpec, results: Mapping[tuple[str, int], Result], folder: Path, output: Path, console: Console
-) -> None:
-    """The gallery; where weights that it needs are gone, or another study's, the one that was drawn before stays."""
-    first = {name: result for (name, seed), result in results.items() if seed == study.run(name).seeds[0]}
-    try:
-        for result in (first[name] for name in study.gallery if name in first):
-            if not (folder / result.weights).is_file():
-                raise InputError(f"{result.weights} is not in {folder}.")
-            check_weights(folder / result.weights, result.recipe)
-    except InputError as error:
-        say(console, f"note: no pictures were drawn: {error}")
-        return
-    draw_gallery(study, first, folder, output)
-
-
-def _ended(
-    running: Mapping[str, tuple[Job, "subprocess.Popen[str]"]],
-) -> list[tuple[Job, "subprocess.Popen[str]"]]:
-    """Wait until some process has ended, and give those that have."""
-    while running:
-        ended = [(job, process) for job, process in running.values() if process.poll() is not None]
-        if ended:
-            return ended
-        time.sleep(POLL)
-    return []
-
-
-def _begin(order: Order, jobs: int) -> "subprocess.Popen[str]":
-    """Start a run. Several side by side have a core each: two runs of one thread are faster than one of two."""
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | KEEP_MEMORY | os.environ | dict.fromkeys(ONE_THREAD, str(threads))
-    folder = order.folder / folder_of(order.run, order.seed)
+def execute(study: StudySpec, job: Job, results: Path, given: dict[str, str], commit: str) -> Result:
+    """Do the whole job in the study's folder, and write its result."""
+    run, folder, recipe = job.run, folder_of(job), study.recipe(job)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / OUTPUT).open("w", encoding="utf-8") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mm3d.experiments.work"],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            text=True,
-            start_new_session=True,  # Ctrl-C is the study's, which then ends its runs
+    with lock_folder(folder):
+        if study.start_of(job) is not None:
+            check_weights(start_weights(study, job, given), recipe["start"])
+        config = None
+        if run.stage != INFERENCE_ONLY:
+            check_weights(folder / LAST, recipe)
+            write_recipe(folder / LAST, recipe)
+            config = training_config(study, job, given)
+            from mm3d.train.run import train  # Fabric takes seconds to import, and many runs train nothing
+
+            train(config, folder, resume=True, console=Console(width=120))
+        weights_path = weights_of(study, job, given)
+        model = load_model(run, weights_path)
+        before = time.perf_counter()
+        predictions = predict_cohort(study, run, model, weights_path, folder)
+        predicted = time.perf_counter() - before
+        truth, settings = read_tested(study, run)
+        draws = bootstrap.draw(len(truth.patients), settings.replicates, settings.seed)
+        measured = measure(match_predictions(run.name, predictions, truth, settings), draws)
+        write_cohort(judged_cohort(truth, settings), results)
+        memory = [line.get("memory_mb", 0.0) for stage in (folder / DENSE, folder) for line in read_log(stage)]
+        result = Result(
+            study=study.name,
+            run=run.name,
+            seed=job.seed,
+            modality=run.modality,
+            recipe=recipe,
+            configuration=None if config is None else to_dict(config),
+            figures=figures_of(measured),
+            seconds={"train": round(training_seconds(folder, config), 1), "predict": round(predicted, 1)},
+            memory_mb=round(max(memory, default=0.0) or peak_memory(), 1),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            weights=str(weights_path),
+            commit=commit,
+            mm3d=__version__,
+            scores=compact(measured.matched),
         )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(to_dict(order)) + "\n")
-    process.stdin.flush()
-    return process
+        write_result(result, results)
+        for name in (
+            CHECKPOINTS,
+            f"{DENSE}/{CHECKPOINTS}",
+            PROJECTIONS,
+        ):  # only an unfinished run needs them
+            shutil.rmtree(folder / name, ignore_errors=True)
+    return result
 
 
-def _reason(order: Order, code: int) -> str:
-    """The last line that the process said."""
-    path = order.folder / folder_of(order.run, order.seed) / OUTPUT
-    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else f"its process ended with code {code}."
-    return f"{last} ({path} has all that it said.)"
+def training_config(study: StudySpec, job: Job, given: dict[str, str]) -> TrainConfig:
+    """The whole configuration of a job's training."""
+    run, settings = job.run, study.settings(job.run)
+    pools: list[dict[str, Any]] = []
+    for pool in study.pools(run):
+        folder, split = part_of(study, pool.cohort)
+        pools.append({"folder": str(folder), "input": pool.input})
+        pools[-1] |= {} if split is None else {"split": split}
+        pools[-1] |= {"mammograms": str(folder)} if pool.input == "hm" else {}
+    data = settings.get("data", {}) | {
+        "train": pools,
+        "fraction": run.data,
+        "annotated_fraction": run.annotated,
+        "drop_unannotated_malignant": run.drop_unannotated,
+    }
+    start = run.start if run.start in (RANDOM, DENSE) else str(start_weights(study, job, given))
+    model = settings.get("model", {}) | {"fusion": run.fusion}
+    if start not in (RANDOM, DENSE):
+        model.pop("preset", None)  # the model is that of the start weights
+    loop = settings.get("loop", {}) | {"seed": job.seed}
+    return make_config(settings | {"data": data, "model": model, "loop": loop, "start": start}, f"the run {run.name}")
 
 
-def _figures(result: Result) -> str:
-    named = (("recall@0.25", "R@0.25"), ("recall3d@0.25", "in 3D"), ("auc", "AUC"))
-    return ", ".join(f"{text} {value:.3f}" for name, text in named if (value := result.figures.get(name)) is not None)
+def load_model(run: RunSpec, path: Path) -> Detector:
+    """Load weights as the run's model. Its fusion may differ from theirs if nothing was trained."""
+    model = Detector(replace(weights.read_header(path).config, fusion=run.fusion)).eval()
+    weights.start_from(model, path)
+    return model
 
 
-def commit_of(folder: Path) -> str:
-    """The commit of the code, with a + where files differ from it; nothing outside a repository."""
-    try:
-        found = [
-            subprocess.run(["git", *what], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-            for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        ]
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found[0] + ("+" if found[1] else "")
+def predict_cohort(study: StudySpec, run: RunSpec, model: Detector, weights_path: Path, folder: Path) -> Predictions:
+    """Predict every breast of the test cohort."""
+    breasts = prepared_breasts(*part_of(study, run.test), run.modality)
+    if run.input == "msp":  # the same weights say which slice is suspicious: a detector of mammograms is one of slices
+        suspicion = weights.read_header(weights_path).provenance.get("suspicion", weights_path)
+        breasts = project(breasts, Path(suspicion), folder / PROJECTIONS)
+    histogram = load_histogram(study, run, weights_path)
+    ready = model.for_inference().to("cuda" if torch.cuda.is_available() else "cpu")
+    return Predictions(tuple(predict_breast(ready, breast, run.input, histogram) for breast in breasts))
 
 
-def plan_table(study: StudySpec, left: Sequence[Job], results: Mapping[tuple[str, int], Result]) -> Table:
-    """What a dry run shows: the runs in their order."""
-    told: Mapping[str, Cost] = costs(study, results)
-    table = Table(title=f"{study.title}: {len(left)} of {len(jobs_of(study))} runs are left (~: not measured yet)")
-    for column in ("run", "about", "input", "fusion", "data", "boxes"):
-        table.add_column(column, no_wrap=True)
-    for job in order(study, left, told):
-        run, cost = job.run, told[job.run.name]
-        stars = "*" if run.drop_unannotated else ""
-        about = ("" if cost.measured else "~") + duration(cost.seconds)
-        shares = (f"{run.data:g}", f"{run.annotated:g}{stars}")
-        table.add_row(job.name, about, run.input, run.fusion, *shares)
-    return table
+def load_histogram(study: StudySpec, run: RunSpec, weights_path: Path) -> Histogram | None:
+    """For input hm, the histogram of the training cohort's mammograms. A training has left it in its weights."""
+    if run.input != "hm":
+        return None
+    carried = weights.read_header(weights_path).provenance.get("histogram")
+    return tuple(carried) if carried else training_histogram(*part_of(study, run.train))
+
+
+def figures_of(measured: System) -> dict[str, float | None]:
+    """The figures of a run, by the names that `mm3d train` has for them. None where there is none."""
+    figures: dict[str, float] = {}
+    for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
+        for one in measured.result["recall"].get(rule, {}).get("finding", ()):
+            name = f"{prefix}@{one['fp_per_volume']:g}"
+            figures |= {name: one["recall"], f"{name}_se": one["standard_error"]}
+    matched = measured.matched
+    highest = score_breasts(matched, scores=highest_findings(matched))
+    for name, units in (("auc", matched.units["breast"]), ("auc_max", highest)):
+        areas = delong(units.scores[None], units.positive)
+        figures |= {name: float(areas.auc[0]), f"{name}_se": areas.standard_error()}
+    if measured.result["depth"] is not None:
+        figures["slice_visible"] = measured.result["depth"]["visible"]
+    return {name: round(value, 5) if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def training_seconds(folder: Path, config: TrainConfig | None) -> float:
+    """How long the steps took, by the log, which also has those before an interruption."""
+    if config is None:
+        return 0.0
+    total = 0.0
+    for stage, batch in ((folder / DENSE, config.dense.batch), (folder, config.loop.batch * config.loop.accumulate)):
+        done = 0
+        for line in read_log(stage):
+            if "breasts_per_second" in line:
+                total += (line["step"] - done) * batch / line["breasts_per_second"]
+                done = line["step"]
+    return total
