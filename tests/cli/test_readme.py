@@ -39,15 +39,8 @@ def test_every_quick_command_works(command: str) -> None:
     assert done.stdout
 
 
-def test_the_python_example_says_what_its_comments_say() -> None:
-    (example,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "(1, 2, 24)" in example
-    assert done.stdout.splitlines()[0] == "torch.Size([1, 2, 24])"
-
-
 PAGES = [
+    "docs/extending.md",
     "docs/python.md",
     "docs/data.md",
     "docs/evaluation.md",
