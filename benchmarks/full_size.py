@@ -165,7 +165,7 @@ def train(arguments: argparse.Namespace) -> dict[str, float]:
     from mm3d.model.losses import LossWeights, Targets
     from mm3d.train.config import OptimiserConfig
     from mm3d.train.data import Batch
-    from mm3d.train.learners import DetectorLearner
+    from mm3d.train.run import DetectorLearner
     from mm3d.train.state import make_optimiser
 
     config = dataclasses.replace(PRESETS["paper"], recompute=arguments.recompute)

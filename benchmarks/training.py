@@ -16,7 +16,7 @@ from mm3d.phantom.run import PREPARED, make_trial
 from mm3d.phantom.trial import Trial
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, OptimiserConfig, TrainConfig
 from mm3d.train.data import Batch, TrainingBreast, read_batches
-from mm3d.train.learners import DetectorLearner
+from mm3d.train.run import DetectorLearner
 from mm3d.train.state import make_optimiser
 
 BREASTS, BATCH, STEPS = 12, 4, 24

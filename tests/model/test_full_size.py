@@ -23,7 +23,7 @@ from mm3d.model.weights import save
 from mm3d.output.predictions import read
 from mm3d.shared.errors import InputError
 from mm3d.train.data import Batch
-from mm3d.train.learners import DetectorLearner
+from mm3d.train.run import DetectorLearner
 
 FROZEN = dataclasses.replace(BACKBONES["resnet18"], widths=(8, 16, 24, 32), depths=(1, 1, 1, 1), stem=8)
 # The views' pyramids have more positions than all RoIs (8 proposals, 3 heads), or fewer.

@@ -3,8 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from rich.text import Text
 
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
+from mm3d.train.config import LoopConfig
 
 LOG, CURVES = "log.jsonl", "curves.png"
 
@@ -45,43 +44,57 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """The log of one stage. Without a folder it writes nothing: only the first rank has one."""
+    """What one stage shows while it runs: log.jsonl, TensorBoard's files, and a live display of two lines with the bar
+    and the latest numbers. Use it with `with`. Only the first rank writes files."""
 
-    def __init__(self, folder: Path | None, step: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, config: LoopConfig, stage: str, step: int, first: bool, console: Console) -> None:
         """Lines of steps after `step` are removed, because those steps will be done again."""
-        self.folder = folder
+        self.path = folder / LOG if first else None
         self.board: Any = None
-        if folder is None:
+        self.console = console
+        end = TimeRemainingColumn(elapsed_when_finished=True)
+        self.progress = Progress(
+            TextColumn(stage), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), end, console=console
+        )
+        self.task = self.progress.add_task(stage, total=config.steps, completed=step)
+        self.text = Text(overflow="ellipsis", no_wrap=True)
+        self.live = Live(Group(self.progress, self.text), console=console)
+        if self.path is None:
             return
         kept = [line for line in read_log(folder) if line["step"] <= step]
-        with replacing(folder / LOG) as partial:
+        with replacing(self.path) as partial:
             partial.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
-        if tensorboard:
+        if config.tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise InputError("loop.tensorboard needs TensorBoard; install it: pip install tensorboard.") from error
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Write one line: `step`, and numbers or tables of numbers. NaN becomes null, because JSON has no NaN."""
-        if self.folder is None:
-            return
-        plain = {name: _finite(value) for name, value in line.items()}
-        with (self.folder / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(plain, allow_nan=False)}\n")
-        if self.board is not None:
-            for name, value in line.items():
-                if isinstance(value, dict):
-                    for key, number in value.items():
-                        self.board.add_scalar(f"{name}/{key}", number, line["step"])
-                elif name != "step":
-                    self.board.add_scalar(name, value, line["step"])
-            self.board.flush()
+    def __enter__(self) -> "Log":
+        self.live.start()
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
         if self.board is not None:
             self.board.close()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write one line: `step`, and numbers or tables of numbers. NaN becomes null, because JSON has no NaN."""
+        if "loss" in line:
+            terms = " ".join(f"{name} {value:.3g}" for name, value in line["loss"].items())
+            self.text.plain = f"epoch {line['epoch']}, data wait {line['wait']:.0%}, {terms}"
+            self.progress.update(self.task, completed=line["step"])
+        if self.path is not None:
+            plain = {name: _finite(value) for name, value in line.items()}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(plain, allow_nan=False)}\n")
+        if self.board is not None:
+            for name, value in line.items():
+                for key, number in value.items() if isinstance(value, dict) else [("", value)]:
+                    self.board.add_scalar(f"{name}/{key}".rstrip("/"), number, line["step"])
+            self.board.flush()
 
 
 def _finite(value: Any) -> Any:
@@ -110,23 +123,3 @@ def draw_curves(folder: Path) -> None:
     axes[1].set(ylim=(0, 1))
     with replacing(folder / CURVES) as partial:
         figure.savefig(partial, format="png", dpi=120)
-
-
-@contextmanager
-def show_progress(console: Console, stage: str, steps: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A live display of two lines: stage, steps and time left; and the numbers of the last line of the log.
-
-    Call what it gives with each line of the log.
-    """
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))
-    progress = Progress(TextColumn(stage), *columns, console=console)
-    task = progress.add_task(stage, total=steps, completed=done)
-    text = Text(overflow="ellipsis", no_wrap=True)
-
-    def update(line: dict[str, Any]) -> None:
-        terms = " ".join(f"{name} {value:.3g}" for name, value in line["loss"].items())
-        text.plain = f"epoch {line['epoch']}, data wait {line['wait']:.0%}, {terms}"
-        progress.update(task, completed=line["step"])
-
-    with Live(Group(progress, text), console=console):
-        yield update

@@ -24,30 +24,26 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from torch import Tensor, nn
 
 from mm3d import __version__
+from mm3d.data.batches import PreparedBreast
 from mm3d.data.prepare.prepared import read_notes
 from mm3d.model import weights
 from mm3d.model.detector import Detector
+from mm3d.model.losses import LossWeights, detection_losses
+from mm3d.output.predictions import BreastPrediction
+from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial, replacing
 from mm3d.shared.folders import check_folder
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
-from mm3d.train.config import DENSE, TrainConfig, read_config
+from mm3d.train.config import DENSE, LoopConfig, OptimiserConfig, TrainConfig, read_config
 from mm3d.train.data import Batch, TrainingBreast, read_batches
-from mm3d.train.learners import DenseLearner, DetectorLearner
-from mm3d.train.log import Log, draw_curves, peak_memory, show_progress
-from mm3d.train.state import (
-    CHECKPOINTS,
-    State,
-    find_checkpoints,
-    learning_rate,
-    load_checkpoint,
-    make_state,
-    save_checkpoint,
-    set_learning_rate,
-)
+from mm3d.train.dense import DenseLearner
+from mm3d.train.log import Log, draw_curves, peak_memory
+from mm3d.train.state import CHECKPOINTS, State, find_checkpoints, load_checkpoint, make_state, save_checkpoint
 from mm3d.train.validate import METRICS, validate
 
 CONFIG = "config.json"
@@ -56,7 +52,7 @@ STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
 MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
 # These settings change what the weights of a model mean, but not their shapes.
 MEANING = ("canonical_box", "attention_heads", "pixel_mean", "pixel_std")
-NORM, WAIT = "gradient_norm", "wait"  # names in the log, beside the loss terms
+NORM, EPOCH, WAIT = "gradient_norm", "epoch", "wait"  # names in the log, beside the loss terms
 
 
 def run(
@@ -100,12 +96,12 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     torch.manual_seed(config.loop.seed)
     detector, autocast = Detector(config.model), config.loop.precision == "bfloat16"
     provenance = describe(config, breasts, console)
+    if config.start_weights is not None:
+        provenance["start"] = load_start(detector, config, console)
     if config.start == DENSE and not find_checkpoints(folder):
         dense = DenseLearner(detector, config.dense.levels, autocast)
         of_stage = provenance | {"stage": DENSE}
         fit(fabric, make_dense_config(config), dense, breasts, cohorts, folder / DENSE, of_stage, console)
-    if config.start_weights is not None:
-        provenance["start"] = load_start(detector, config, console)
     learner = DetectorLearner(detector, config.loss, autocast)
     state = fit(fabric, config, learner, breasts, cohorts, folder, provenance, console)
     best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
@@ -206,6 +202,33 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
     return provenance
 
 
+class DetectorLearner(nn.Module):
+    """The whole detector: the loss of a batch, and the prediction of a breast for the validation.
+
+    The network may run in bfloat16; the loss is in float32. The autocast is ours: Fabric's mixed precision would round
+    the boxes to bfloat16 too, which is 8 pixels at 2,000.
+    """
+
+    stage = "training"
+
+    def __init__(self, detector: Detector, weights: LossWeights, autocast: bool) -> None:
+        super().__init__()
+        self.detector = detector
+        self.weights = weights
+        self.autocast = autocast
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total, which is minimised, and its terms, each summed over the heads, which are logged."""
+        breasts = batch.breasts
+        with torch.autocast(breasts.images.device.type, torch.bfloat16, enabled=self.autocast):
+            detections = self.detector(breasts)
+        losses = detection_losses(detections, batch.targets, breasts.sizes, self.weights)
+        return losses.total, {name: term.sum() for name, term in losses.terms.items()}
+
+    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
+        return predict_breast(self.detector, breast, cohort.input, cohort.histogram)
+
+
 def fit(
     fabric: Fabric,
     config: TrainConfig,
@@ -217,41 +240,51 @@ def fit(
     console: Console,
 ) -> State:
     """Train from the last checkpoint of the folder, or from the start, to the last step."""
-    loop, ranks = config.loop, fabric.world_size
+    loop, rank, ranks = config.loop, fabric.global_rank, fabric.world_size
     fabric.to_device(learner)
     state = make_state(learner, config.optimiser)
     for note in load_checkpoint(state, folder):
         console.print(note, soft_wrap=True, highlight=False)
     model, optimiser = fabric.setup(learner, state.optimiser)
-    batches = read_batches(breasts, config, state.step * loop.accumulate, fabric.global_rank, ranks)
-    log = Log(folder if fabric.is_global_zero else None, state.step, loop.tensorboard)
+    batches = read_batches(breasts, config, state.step * loop.accumulate, rank, ranks)
     rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log
-    with closing(batches), closing(log), show_progress(console, learner.stage, loop.steps, state.step) as show:
+    with closing(batches), Log(folder, loop, learner.stage, state.step, rank == 0, console) as log:
         while state.step < loop.steps and not state.stopped:
             rate = learning_rate(state.step, loop.steps, config.optimiser)
-            set_learning_rate(state.optimiser, rate)
+            for group in state.optimiser.param_groups:
+                group["lr"] = rate * group["factor"]
             # The generator of a step follows from its number, so checkpoints need not keep it.
-            torch.manual_seed((loop.seed << 32) + state.step * ranks + fabric.global_rank)
-            numbers, epoch = _step(fabric, config, state, model, optimiser, batches, folder)
-            rows.append(numbers)
+            torch.manual_seed((loop.seed << 32) + state.step * ranks + rank)
+            rows.append(_step(fabric, config, state, model, optimiser, batches, folder))
             state.step += 1
             if state.average is not None:
                 state.average.update_parameters(learner)
             last = state.step == loop.steps
-            if state.step % loop.log_every == 0 or last:
-                line = _summarise(rows, time.perf_counter() - since, loop.batch * loop.accumulate)
-                line = {"step": state.step, "epoch": epoch, "learning_rate": rate, **line}
-                log.write(line)
-                show(line)
+            if last or state.step % loop.log_every == 0:
+                summary = _summarise(rows, time.perf_counter() - since, loop)
+                log.write({"step": state.step, "learning_rate": rate, **summary})
                 rows, since = [], time.perf_counter()
             validated = last or state.step % config.validate.every == 0
             if validated:
                 before = time.perf_counter()
-                _validate(fabric, config, state, cohorts, folder, provenance, log, console)
+                _validate(fabric, config, state, cohorts, folder, provenance, log)
                 since += time.perf_counter() - before  # the log's speed is that of the steps
-            if fabric.is_global_zero and (validated or state.step % loop.save_every == 0):
+            if rank == 0 and (validated or state.step % loop.save_every == 0):
                 save_checkpoint(state, folder)
     return state
+
+
+def learning_rate(step: int, steps: int, config: OptimiserConfig) -> float:
+    """The learning rate of a step, counted from 0."""
+    rate = config.learning_rate
+    if step < config.warmup:
+        return rate * (step + 1) / config.warmup
+    if config.schedule == "cosine":
+        done = (step - config.warmup) / max(1, steps - config.warmup)
+        return rate * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
+    if config.schedule == "step":
+        return rate * (1.0 if 3 * step < 2 * steps else 0.1 if 9 * step < 8 * steps else 0.01)
+    return rate
 
 
 def _step(
@@ -262,9 +295,9 @@ def _step(
     optimiser: Any,
     batches: Iterator[Batch],
     folder: Path,
-) -> tuple[dict[str, float], int]:
-    """Make one update. Returns the loss terms over all ranks, with the norm of the gradients and the seconds that were
-    spent waiting for data; and the epoch."""
+) -> dict[str, float]:
+    """Make one update. Returns the loss terms over all ranks, the norm of the gradients, the epoch, and the seconds
+    spent waiting for data."""
     losses, waited = [], 0.0
     optimiser.zero_grad()
     for i in range(config.loop.accumulate):
@@ -283,22 +316,24 @@ def _step(
     norm: Any = fabric.clip_gradients(model, optimiser, max_norm=limit, error_if_nonfinite=False)
     _check_finite(fabric, state, batch, {NORM: float(norm)}, folder)
     optimiser.step()
-    return _mean(losses) | {NORM: float(norm), WAIT: waited}, batch.epoch
+    return _mean(losses) | {NORM: float(norm), EPOCH: batch.epoch, WAIT: waited}
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: fmean(row[name] for row in rows) for name in rows[0]}
 
 
-def _summarise(rows: Sequence[dict[str, float]], seconds: float, breasts: int) -> dict[str, Any]:
-    """The means of some steps, which took `seconds`, with `breasts` in each."""
+def _summarise(rows: Sequence[dict[str, float]], seconds: float, loop: LoopConfig) -> dict[str, Any]:
+    """The means of some steps, which took `seconds` together."""
     loss = _mean(rows)
     norm, waited = loss.pop(NORM), loss.pop(WAIT)
+    del loss[EPOCH]
     return {
+        EPOCH: int(rows[-1][EPOCH]),
         "loss": loss,
         NORM: norm,
         WAIT: waited * len(rows) / seconds,  # share of the time
-        "breasts_per_second": len(rows) * breasts / seconds,
+        "breasts_per_second": len(rows) * loop.batch * loop.accumulate / seconds,
         "memory_mb": peak_memory(),
     }
 
@@ -328,15 +363,15 @@ def _validate(
     folder: Path,
     provenance: dict[str, Any],
     log: Log,
-    console: Console,
 ) -> None:
     """Validate, and save the weights: always as the last, and as the best if they are."""
     learner: Any = state.result
     better = False
     if cohorts:
         learner.eval()
-        figures = validate(fabric, learner.predict, cohorts, folder / "validation")
-        figures = {name: figures[name] for name in learner.figures}
+        figures = validate(fabric, learner.predict, cohorts)
+        if learner.stage == DENSE:
+            figures = {"auc": figures["auc"]}  # without boxes there is nothing else to measure
         state.model.train()
         value = fmean(figures[name] for name in METRICS[config.validate.metric])
         better = state.best is None or value > state.best
@@ -347,7 +382,7 @@ def _validate(
             state.stopped = 0 < config.validate.patience <= state.worse
         log.write({"step": state.step, "validation": figures, "best": better})
         shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if not math.isnan(figure))
-        console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
+        log.console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
     if fabric.is_global_zero:
         if better:
             save_weights(learner.detector, folder / "best.safetensors", provenance, state.step, state.figures)

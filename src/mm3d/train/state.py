@@ -5,7 +5,6 @@ before it is kept. It holds no random state: order, augmentation and the generat
 """
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,23 +29,15 @@ KEPT = 2
 class State:
     """What learns, and how far it is."""
 
-    model: nn.Module
-    """A learner of `learners.py`: the detector, or the part of it that the dense stage trains, with its loss."""
+    model: nn.Module  # a learner: the detector, or what the dense stage trains of it, with its loss
     optimiser: torch.optim.Optimizer
-    average: AveragedModel | None
-    """The moving average of the model, if there is one."""
-    step: int = 0
-    """Steps done."""
-    best: float | None = None
-    """The deciding figure of the best validation."""
-    best_step: int = 0
-    """The step of the best validation."""
-    worse: int = 0
-    """Validations since the best one."""
-    stopped: bool = False
-    """Whether early stopping has ended the training."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """All figures of the best validation."""
+    average: AveragedModel | None  # the moving average of the model, if there is one
+    step: int = 0  # steps done
+    best: float | None = None  # the deciding figure of the best validation
+    best_step: int = 0  # its step
+    worse: int = 0  # validations since then
+    stopped: bool = False  # whether early stopping has ended the training
+    figures: dict[str, float] = field(default_factory=dict)  # all figures of the best validation
 
     @property
     def result(self) -> nn.Module:
@@ -69,24 +60,6 @@ def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Ada
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
     )
-
-
-def learning_rate(step: int, steps: int, config: OptimiserConfig) -> float:
-    """The learning rate of a step, counted from 0."""
-    rate = config.learning_rate
-    if step < config.warmup:
-        return rate * (step + 1) / config.warmup
-    if config.schedule == "cosine":
-        done = (step - config.warmup) / max(1, steps - config.warmup)
-        return rate * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
-    if config.schedule == "step":
-        return rate * (1.0 if 3 * step < 2 * steps else 0.1 if 9 * step < 8 * steps else 0.01)
-    return rate
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate * group["factor"]
 
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel:

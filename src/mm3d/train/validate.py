@@ -1,11 +1,10 @@
 """Validation with the predictions, rules and metrics of `mm3d evaluate`.
 
-A new figure needs a line in `FIGURES` and a value in `measure`; `METRICS` lists what can decide which weights are best.
+To add a figure, compute it in `measure`. `METRICS` lists what can decide which weights are the best.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,46 +17,29 @@ from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
-from mm3d.output.predictions import BreastPrediction, Predictions, read_json, write_json
+from mm3d.output.predictions import BreastPrediction, Predictions
 from mm3d.train.cohorts import ValidationCohort
 
-# Figures that cannot be computed are NaN. The order is fixed, because ranks exchange the bare numbers.
-FIGURES = ("recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc", "auc_max")
 # The figures whose mean decides which weights are the best, for each value of validate.metric. Higher is better.
 METRICS = {"recall": ("recall@0.25",), "auc": ("auc",), "auc_max": ("auc_max",), "mean": ("recall@0.25", "auc")}
 
 Predict = Callable[[PreparedBreast, ValidationCohort], BreastPrediction]
 
 
-def validate(fabric: Fabric, predict: Predict, cohorts: Sequence[ValidationCohort], exchange: Path) -> dict[str, float]:
-    """Predict the breasts of all cohorts and return the figures. Ranks share the breasts, and the first one measures.
-
-    The other ranks leave their predictions in the folder `exchange`, which all nodes must be able to read.
-    """
+def validate(fabric: Fabric, predict: Predict, cohorts: Sequence[ValidationCohort]) -> dict[str, float]:
+    """Predict the breasts of all cohorts and return the figures. Ranks share the breasts; the first one measures."""
     rank, ranks = fabric.global_rank, fabric.world_size
     predicted = [[predict(breast, cohort) for breast in cohort.breasts[rank::ranks]] for cohort in cohorts]
-
-    def file(number: int, rank: int) -> Path:
-        return exchange / f"cohort-{number}-rank-{rank}.json"
-
-    if rank > 0:
-        for number, breasts in enumerate(predicted):
-            write_json(Predictions(tuple(breasts)), file(number, rank))
-    fabric.barrier()
-    values = torch.zeros(len(FIGURES), dtype=torch.float64, device=fabric.device)
-    if rank == 0:
-        for number, breasts in enumerate(predicted):
-            for other in range(1, ranks):
-                breasts += read_json(file(number, other)).breasts
-                file(number, other).unlink()
-        figures = measure(cohorts, predicted)
-        values += torch.tensor([figures[name] for name in FIGURES], dtype=torch.float64)
-    together: Any = fabric.all_reduce(values, reduce_op="sum")  # the other ranks add zeros
-    return dict(zip(FIGURES, together.tolist(), strict=True))
+    if ranks > 1:
+        parts: list[Any] = [None] * ranks
+        torch.distributed.all_gather_object(parts, predicted)
+        predicted = [[breast for part in parts for breast in part[number]] for number in range(len(cohorts))]
+    return fabric.broadcast(measure(cohorts, predicted) if rank == 0 else {})
 
 
 def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[BreastPrediction]]) -> dict[str, float]:
-    """R@0.25 and R@0.5, AUC of the model's breast score and of the highest proposal, over all cohorts together."""
+    """R@0.25 and R@0.5, AUC of the model's breast score and of the highest proposal, over all cohorts together. Figures
+    that cannot be computed are NaN."""
     found: dict[str, list[FrocScores]] = {"2D": [], "3D": []}
     scores: dict[str, list[np.ndarray]] = {"auc": [], "auc_max": []}
     positive = []

@@ -1,7 +1,8 @@
-"""What the two stages of a training learn: the whole detector, or backbone and FPN alone (the dense start).
+"""The dense start: backbone and FPN learn a map of lesions before the heads learn anything.
 
-A learner takes a batch and returns its loss, and predicts a breast for the validation. Each runs the network in its
-own autocast. Fabric's mixed precision would round the boxes to bfloat16 too, which is 8 pixels at 2,000.
+Sparse R-CNN's heads see an image through a few boxes. They learn nothing from the features of an untrained backbone. A
+map of lesions (as in CenterNet) has a signal at every place. Its 1 x 1 convolution is dropped afterwards, so the
+detector gets no parameter more.
 """
 
 import math
@@ -13,53 +14,20 @@ from torch import Tensor, nn
 from mm3d.data.batches import read_image
 from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.model.detector import Detector
-from mm3d.model.losses import LossWeights, detection_losses, share_of_ranks
+from mm3d.model.losses import share_of_ranks
 from mm3d.model.roi_align import STRIDES
 from mm3d.output.predictions import BreastPrediction
-from mm3d.predict.detect import predict_breast
 from mm3d.train.cohorts import ValidationCohort
 from mm3d.train.data import Batch
-from mm3d.train.validate import FIGURES
 
 SIGMAS = 6.0  # a lesion's bump is this many standard deviations wide
 PRIOR = 0.01  # start value of the map: lesions are rare
 
-Loss = tuple[Tensor, dict[str, Tensor]]  # the total, which is minimised, and its terms, which are logged
-
-
-class DetectorLearner(nn.Module):
-    """The whole detector. The network may run in bfloat16; the loss is in float32."""
-
-    stage = "training"
-    figures = FIGURES
-
-    def __init__(self, detector: Detector, weights: LossWeights, autocast: bool) -> None:
-        super().__init__()
-        self.detector = detector
-        self.weights = weights
-        self.autocast = autocast
-
-    def forward(self, batch: Batch) -> Loss:
-        breasts = batch.breasts
-        with torch.autocast(breasts.images.device.type, torch.bfloat16, enabled=self.autocast):
-            detections = self.detector(breasts)
-        losses = detection_losses(detections, batch.targets, breasts.sizes, self.weights)
-        return losses.total, {name: term.sum() for name, term in losses.terms.items()}  # summed over heads
-
-    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
-        return predict_breast(self.detector, breast, cohort.input, cohort.histogram)
-
 
 class DenseLearner(nn.Module):
-    """Backbone and FPN, which learn a map of lesions before the heads learn anything.
-
-    Sparse R-CNN's heads see an image through a few boxes. They learn nothing from the features of an untrained
-    backbone. A map of lesions (as in CenterNet) has a signal at every place. Its 1 x 1 convolution is dropped
-    afterwards, so the detector gets no parameter more.
-    """
+    """Backbone and FPN with a map of lesions on the finest levels; used like `DetectorLearner`."""
 
     stage = "dense"
-    figures = ("auc",)  # without boxes there is no recall
 
     def __init__(self, detector: Detector, levels: int, autocast: bool) -> None:
         super().__init__()
@@ -88,7 +56,7 @@ class DenseLearner(nn.Module):
         unused = sum((level.sum() for level in levels[self.levels :]), torch.zeros((), device=image.device))
         return [level.float() for level in logits], 0.0 * unused
 
-    def forward(self, batch: Batch) -> Loss:
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """CenterNet's focal loss, divided by the findings over all ranks. Views without annotation do not count."""
         breasts, targets = batch.breasts, batch.targets
         total = breasts.images.new_zeros(())
