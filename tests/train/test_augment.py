@@ -1,4 +1,4 @@
-"""What augmentation shows the model must still be true: a box stays on its lesion."""
+"""After augmentation, the truth must still be true: a box stays on its lesion."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ SIZES: dict[str, Callable[[Any], float]] = {
 changes = st.builds(
     Change,
     mirror=st.booleans(),
-    turn=st.booleans(),
+    flip=st.booleans(),
     shift=st.tuples(st.floats(-0.1, 0.1), st.floats(-0.1, 0.1)),
     angle=st.floats(-0.5, 0.5),
     scale=st.floats(0.8, 1.2),
@@ -63,9 +63,9 @@ def test_all_slices_change_alike() -> None:
 def test_flips_are_of_the_breast() -> None:
     config = AugmentConfig(shift=0.1, rotate=30.0, scale=0.2, gamma=0.5, noise=0.05)
     drawn = [draw_changes(config, np.random.default_rng(seed)) for seed in range(40)]
-    assert all((cc.mirror, cc.turn) == (mlo.mirror, mlo.turn) for cc, mlo in drawn)
-    assert {(cc.mirror, cc.turn) for cc, _ in drawn} == {(a, b) for a in (True, False) for b in (True, False)}
-    # The rest is each view's own, up to what was asked for and nearly so in 80 draws.
+    assert all((cc.mirror, cc.flip) == (mlo.mirror, mlo.flip) for cc, mlo in drawn)
+    assert {(cc.mirror, cc.flip) for cc, _ in drawn} == {(a, b) for a in (True, False) for b in (True, False)}
+    # Each view has its own other changes. In 80 draws the greatest is near its limit and never beyond it.
     greatest = {"shift": 0.1, "angle": math.radians(30), "scale": 0.2, "gamma": math.log(1.5), "noise": 0.05}
     for name, limit in greatest.items():
         size = SIZES.get(name, abs)

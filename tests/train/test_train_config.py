@@ -1,4 +1,4 @@
-"""What a user writes in a configuration is what is trained, and a slip of the pen is found before an hour is lost."""
+"""A training uses the settings that the user wrote, and a wrong setting is reported before anything is trained."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (["--loop.step", "7"], "unknown setting 'step'; did you mean 'steps'"),
         (["--optimizer.learning_rate", "1"], "unknown setting 'optimizer'; did you mean 'optimiser'"),
@@ -72,13 +72,13 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
         (["--data.train.0.input", "ct"], "'input' must be one of volume, slices, mip, hm, msp, ffdm"),
     ],
 )
-def test_slips_are_named(tmp_path: Path, settings: list[str], said: str) -> None:
+def test_wrong_settings_are_named(tmp_path: Path, settings: list[str], message: str) -> None:
     with pytest.raises(InputError) as raised:
         read_config(write(tmp_path), settings)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere.toml does not exist; give a configuration, or one of .* ffdm.toml"):
         read_config(tmp_path / "nowhere.toml")
     with pytest.raises(InputError, match="is not TOML"):
@@ -101,7 +101,7 @@ def test_the_configurations_that_come_along_are_right(path: Path) -> None:
 
 
 def test_a_model_that_nobody_chose_is_not_trained() -> None:
-    """It would be the paper's, for days, from random weights."""
+    """It would be the model of the paper, trained for days from random weights."""
     with pytest.raises(InputError, match=r"dbt.toml has no \[model\], and there are no start weights .* give --start"):
         read_config(Path("dbt.toml"))
 

@@ -1,4 +1,4 @@
-"""Which breasts a training sees, in which order, and what of them."""
+"""Which breasts a training sees, in which order, and what it knows of them."""
 
 import dataclasses
 from collections import Counter
@@ -174,7 +174,7 @@ def test_slices_are_drawn_where_the_finding_is(pool: list[TrainingBreast]) -> No
     assert batch.targets.malignant.all()
 
 
-def test_views_of_different_depth_meet(tmp_path: Path) -> None:
+def test_views_with_different_slice_counts(tmp_path: Path) -> None:
     """A thin view has fewer slices; the breast still goes through the model, and its slice is the right one."""
     deep = write_blobs(tmp_path / "deep", breasts=2)
     thin = write_blobs(tmp_path / "thin", breasts=2, slices=3)
@@ -190,7 +190,7 @@ def test_views_of_different_depth_meet(tmp_path: Path) -> None:
         assert around[z] == around.max()
 
 
-def nobody_said(breast: Breast) -> Breast:
+def without_label(breast: Breast) -> Breast:
     views = tuple(dataclasses.replace(view, annotations=None) for view in breast.views)
     return dataclasses.replace(breast, label=None, views=views)
 
@@ -201,7 +201,7 @@ def test_only_what_is_labelled_can_be_sampled(pool: list[TrainingBreast]) -> Non
         choose(malignant, regime())
     assert len(choose(malignant, regime(sampling="natural"))) == len(malignant)
     first = pool[0].prepared
-    unlabelled = [TrainingBreast(dataclasses.replace(first, breast=nobody_said(first.breast)), "volume")]
+    unlabelled = [TrainingBreast(dataclasses.replace(first, breast=without_label(first.breast)), "volume")]
     assert choose([*unlabelled, *pool[1:]], regime()) == choose(pool[1:], regime())
     with pytest.raises(InputError, match=r"fraction = 1\.5 must be from 0 to 1"):
         regime(fraction=1.5)

@@ -1,4 +1,4 @@
-"""A training as a user runs it: it learns, it can be killed at any moment, and what is wrong is said in a sentence."""
+"""A training as a user runs it: it learns, it can be killed at any moment, and errors are one sentence."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def finished_steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_killed_run_continues_to_the_same_bits(tmp_path: Path, blobs: Path) -> None:
-    """kill -9 between steps, in a save, anywhere: nobody can tell from the weights."""
+    """After kill -9 between steps or in a save, the weights are those of a run that was not killed."""
     plain = settings(blobs, optimiser={"ema": 0.9, "schedule": "cosine"}, loop={"steps": 30, "save_every": 1})
     path = write_settings(tmp_path / "c.json", plain)
     run_here(plain, tmp_path / "whole")
@@ -326,13 +326,13 @@ def test_a_cohort_without_malignant_breasts_is_one_sentence(tmp_path: Path) -> N
 
 def test_a_configuration_that_contradicts_the_weights_is_one_sentence(tmp_path: Path, blobs: Path) -> None:
     run_here(settings(blobs, loop={"steps": 1}), tmp_path / "ffdm")
-    for model, said in (
+    for model, message in (
         ({"preset": "tiny", "channels": 64}, "has shape .* use the same backbone"),
         ({"canonical_box": 224.0}, "was trained with canonical_box = 56.0, and the configuration's model has 224.0"),
         ({"fusion": "average"}, "'fusion' must be one of weighted, mean"),
     ):
         plain = settings(blobs, start=str(tmp_path / "ffdm")) | {"model": model}
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             run_here(plain, tmp_path / "run")
     with pytest.raises(InputError, match=r"nowhere.safetensors does not exist"):
         run_here(settings(blobs, start="nowhere.safetensors"), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Random changes of a breast. What is drawn belongs to the breast; every slice of a volume is changed alike."""
+"""Random changes of a breast's images. All slices of a volume are changed in the same way."""
 
 import math
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to one view."""
+    """The changes of one view."""
 
     mirror: bool  # left to right
-    turn: bool  # top to bottom
+    flip: bool  # top to bottom
     shift: tuple[float, float]  # of the content, shares of height and width
     angle: float  # radians
     scale: float
@@ -28,15 +28,15 @@ class Change:
 
 
 def draw_changes(config: AugmentConfig, random: np.random.Generator) -> tuple[Change, Change]:
-    """The changes of CC and MLO: mirrored and turned together, because a breast is; the rest each for itself, because
-    positioning and exposure are."""
-    mirror, turn = bool(random.random() < config.horizontal_flip), bool(random.random() < config.vertical_flip)
+    """Draw the changes of CC and MLO. Both are mirrored and flipped together, because they show one breast. The other
+    changes are drawn for each view, because each has its own positioning and exposure."""
+    mirror, flip = bool(random.random() < config.horizontal_flip), bool(random.random() < config.vertical_flip)
 
     def one() -> Change:
         down, right, angle, scale, gamma, noise = random.uniform(-1, 1, 6).tolist()
         return Change(
             mirror=mirror,
-            turn=turn,
+            flip=flip,
             shift=(down * config.shift, right * config.shift),
             angle=math.radians(angle * config.rotate),
             scale=1 + scale * config.scale,
@@ -48,15 +48,15 @@ def draw_changes(config: AugmentConfig, random: np.random.Generator) -> tuple[Ch
 
 
 def change_image(image: Image, change: Change, random: np.random.Generator) -> Image:
-    """(S, H, W) to the same shape; what comes in from outside is air."""
+    """Change an image (S, H, W). What comes in from outside is air."""
     if change.mirror:
         image = image[:, :, ::-1]
-    if change.turn:
+    if change.flip:
         image = image[:, ::-1]
     if change.angle or change.scale != 1:
         image = _resample(image, change)
     elif any(change.shift):
-        image = _shifted(image, *_whole(image.shape, change))
+        image = _shift(image, *_whole_shift(image.shape, change))
     inside = image > 0
     if change.gamma != 1:
         image = np.power(image, np.float32(change.gamma))
@@ -67,16 +67,16 @@ def change_image(image: Image, change: Change, random: np.random.Generator) -> I
 
 
 def change_boxes(boxes: FloatArray, change: Change, size: tuple[int, int]) -> FloatArray:
-    """Boxes (G, 4) xyxy moved along, within the image of this height and width (see `clip_boxes`).
+    """Move boxes (G, 4) xyxy along with their image of this height and width. They may leave it (see `clip_boxes`).
 
-    A turned box is the upright one around the ellipse in it, because lesions are round: around its corners it would be
-    too large.
+    A rotated box becomes the upright box around the ellipse in it, because lesions are round. A box around its rotated
+    corners would be too large.
     """
     height, width = size
     x1, y1, x2, y2 = boxes.T
     if change.mirror:
         x1, x2 = width - x2, width - x1
-    if change.turn:
+    if change.flip:
         y1, y2 = height - y2, height - y1
     cx, cy, w, h = (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1
     if change.angle or change.scale != 1:
@@ -86,13 +86,13 @@ def change_boxes(boxes: FloatArray, change: Change, size: tuple[int, int]) -> Fl
         cy = height / 2 + change.scale * (sin * dx + cos * dy) + change.shift[0] * height
         w, h = change.scale * np.hypot(cos * w, sin * h), change.scale * np.hypot(sin * w, cos * h)
     elif any(change.shift):
-        down, right = _whole((1, height, width), change)
+        down, right = _whole_shift((1, height, width), change)
         cx, cy = cx + right, cy + down
     return np.column_stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2])
 
 
 def clip_boxes(boxes: FloatArray, size: tuple[int, int]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Boxes cut at the edges of the image, and which of them still show: those whose centre is in it."""
+    """Cut boxes at the edges of the image. Also returns which of them still show: those whose centre is in it."""
     height, width = size
     limits = np.array([width, height, width, height], dtype=float)
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -100,12 +100,12 @@ def clip_boxes(boxes: FloatArray, size: tuple[int, int]) -> tuple[FloatArray, ND
     return np.clip(boxes, 0, limits), shown
 
 
-def _whole(shape: tuple[int, ...], change: Change) -> tuple[int, int]:
+def _whole_shift(shape: tuple[int, ...], change: Change) -> tuple[int, int]:
     """The shift in whole pixels, down and to the right."""
     return round(change.shift[0] * shape[1]), round(change.shift[1] * shape[2])
 
 
-def _shifted(image: Image, down: int, right: int) -> Image:
+def _shift(image: Image, down: int, right: int) -> Image:
     height, width = image.shape[1:]
     moved = np.zeros_like(image)
     moved[:, max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)] = image[
@@ -115,12 +115,12 @@ def _shifted(image: Image, down: int, right: int) -> Image:
 
 
 def _resample(image: Image, change: Change) -> Image:
-    """Turned about the middle, scaled and shifted in one bilinear step."""
+    """Rotate about the middle, scale and shift in one bilinear step."""
     height, width = image.shape[1:]
     cos, sin = math.cos(change.angle) / change.scale, math.sin(change.angle) / change.scale
     down, right = 2 * change.shift[0], 2 * change.shift[1]  # grid_sample's image is 2 wide and 2 high
     ratio = height / width
-    # From the place in the result to the place in the source: shift back, then turn back, in pixels of one size.
+    # From a place in the result to its place in the source: shift back, then rotate back, in pixels of one size.
     theta = torch.tensor(
         [
             [cos, sin * ratio, -cos * right - sin * ratio * down],
