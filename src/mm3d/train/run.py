@@ -27,8 +27,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mm3d import __version__
-from mm3d.data.batches import PreparedBreast
-from mm3d.data.prepare.prepared import read_notes
+from mm3d.data.prepare.prepared import PreparedBreast, read_notes
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.model.losses import LossWeights, detection_losses
