@@ -8,14 +8,7 @@ import pytest
 
 from mm3d.data.datasets.keys import Key
 from mm3d.data.records import Annotation, Label, Laterality
-from mm3d.evaluate.match import (
-    MatchedPredictions,
-    froc_scores,
-    match_predictions,
-    score_breasts,
-    score_cases,
-    score_images,
-)
+from mm3d.evaluate.match import MatchedPredictions, froc_scores, match_predictions
 from mm3d.evaluate.measure import measure, measure_subgroups
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.settings import EvaluateSettings
@@ -42,8 +35,8 @@ def breast(
     views = []
     for drawn, position in zip(annotations, ("cc", "mlo"), strict=False):
         key = Key(patient, "S", f"{side.lower()}{position}")
-        views.append(TruthView(key, "CC" if position == "cc" else "MLO", "DBT", drawn, slices))
-    return TruthBreast(patient, "S", side, label, "", {}, tuple(views))
+        views.append(TruthView(key, drawn, slices))
+    return TruthBreast((patient, "S", side), label, "", {}, tuple(views))
 
 
 def predicted(patient: str, view: str, *proposals: tuple[Any, float | None, float]) -> BreastPrediction:
@@ -132,15 +125,15 @@ def test_units_without_a_label_are_left_out_of_the_area() -> None:
         breast("P3", "benign", None),
     ]
     matched = match(breasts, [])
-    units = score_breasts(matched)
+    units = matched.units["breast"]
     assert dict(zip(units.names, units.positive.tolist(), strict=True)) == {
         ("P1", "S", "L"): True,
         ("P2", "S", "L"): False,
         ("P3", "S", "L"): False,
     }
-    cases = score_cases(matched)
+    cases = matched.units["case"]
     assert dict(zip(cases.names, cases.positive.tolist(), strict=True)) == {("P1", "S"): True, ("P3", "S"): False}
-    images = score_images(matched)
+    images = matched.units["image"]
     labels = {(name[0], name[2]): bool(positive) for name, positive in zip(images.names, images.positive, strict=True)}
     # Not annotated, a view is what its breast is; annotated, what is marked, whatever the breast.
     assert labels == {

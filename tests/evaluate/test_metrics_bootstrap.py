@@ -50,8 +50,7 @@ def test_a_replicate_is_what_the_patients_drawn_would_give() -> None:
     random = np.random.default_rng(1)
     d = some_patients(random, 30)
     weights = bootstrap.draw(30, 20, 3)
-    recalls = bootstrap.recalls_at(d, RATES, weights)
-    limits = bootstrap.limits_at(d, RATES, weights)
+    recalls, limits = bootstrap.recalls_and_limits(d, RATES, weights)
     for b, drawn in enumerate(weights):
         copy = FrocScores(
             np.repeat(d.hit, drawn[d.hit_patient]),

@@ -46,7 +46,7 @@ def test_areas_and_covariances_are_those_of_the_definition(case: tuple[FloatArra
     areas = delong(scores, positive)
     parts = [slow_placements(row, positive) for row in scores]
     for k in range(2):
-        assert areas.auc[k] == pytest.approx(sum(parts[k][0]) / len(parts[k][0]), abs=1e-12)
+        assert areas.values[k] == pytest.approx(sum(parts[k][0]) / len(parts[k][0]), abs=1e-12)
     for i, j in product(range(2), repeat=2):
         expected = slow_covariance(parts[i][0], parts[j][0]) / positive.sum()
         expected += slow_covariance(parts[i][1], parts[j][1]) / (~positive).sum()
@@ -59,7 +59,7 @@ def test_neither_order_nor_scale_matters(case: tuple[FloatArray, BoolArray], see
     order = np.random.default_rng(seed).permutation(len(positive))
     grown = np.where(np.isfinite(scores), np.exp(scores / 3), -1.0)
     a, b = delong(scores, positive), delong(grown[:, order], positive[order])
-    assert b.auc == pytest.approx(a.auc, abs=1e-12)
+    assert b.values == pytest.approx(a.values, abs=1e-12)
     assert b.covariance == pytest.approx(a.covariance, abs=1e-12)
 
 
@@ -68,7 +68,7 @@ def test_the_paired_test_by_hand() -> None:
     positive = np.array([True, True, True, False, False])
     scores = np.array([[5.0, 4, 1, 2, 3], [5.0, 1, 2, 3, 4]])
     areas = delong(scores, positive)
-    assert areas.auc == pytest.approx([4 / 6, 2 / 6])
+    assert areas.values == pytest.approx([4 / 6, 2 / 6])
     # above: (1, 1, 0) and (1, 0, 0); below: (2/3, 2/3) and (1/3, 1/3)
     variance = (1 / 3 + 1 / 3 - 2 * 1 / 6) / 3
     difference, error, p = areas.difference(0, 1)
@@ -90,10 +90,10 @@ def test_perfect_against_blind_has_no_variance_and_no_test() -> None:
 
 
 def test_too_few_units_have_no_area_or_no_error() -> None:
-    assert math.isnan(delong(np.ones((1, 3)), np.ones(3, dtype=bool)).auc[0])
-    assert math.isnan(delong(np.zeros((1, 0)), np.zeros(0, dtype=bool)).auc[0])
+    assert math.isnan(delong(np.ones((1, 3)), np.ones(3, dtype=bool)).values[0])
+    assert math.isnan(delong(np.zeros((1, 0)), np.zeros(0, dtype=bool)).values[0])
     one = delong(np.array([[2.0, 1.0, 3.0]]), np.array([True, False, False]))
-    assert one.auc[0] == 0.5
+    assert one.values[0] == 0.5
     assert math.isnan(one.standard_error())
 
 
@@ -111,4 +111,4 @@ def test_the_area_under_the_drawn_curve_is_the_area(case: tuple[FloatArray, Bool
     scores, positive = case
     false, true = roc(scores[0], positive)
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
-    assert np.trapezoid(true, false) == pytest.approx(delong(scores[:1], positive).auc[0], abs=1e-12)
+    assert np.trapezoid(true, false) == pytest.approx(delong(scores[:1], positive).values[0], abs=1e-12)

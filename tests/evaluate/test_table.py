@@ -9,19 +9,22 @@ from support.counted_cohort import ROWS, write_rows
 
 from mm3d.cli import main
 from mm3d.evaluate import table
-from mm3d.evaluate.metrics.froc import FrocScores, recall_at
+from mm3d.evaluate.metrics.bootstrap import Draws, recalls_at
+from mm3d.evaluate.metrics.froc import FrocScores
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray
+from mm3d.evaluate.metrics.roc import Estimates
 from mm3d.evaluate.table import FrocMetric, Summary, UnitMetric
 
 
-def mean_recall(scores: FrocScores) -> float:
+def mean_recall(scores: FrocScores, _: FloatArray, draws: Draws) -> FloatArray:
     """The mean recall at 1/8, 1/4 and 1/2 false positives per volume."""
-    return float(np.mean([recall_at(scores, rate) for rate in (0.125, 0.25, 0.5)]))
+    return recalls_at(scores, np.array([0.125, 0.25, 0.5]), draws).mean(axis=1, keepdims=True)
 
 
-def brier(scores: FloatArray, positive: BoolArray) -> float:
+def brier(scores: FloatArray, positive: BoolArray) -> Estimates:
     """The mean squared error of scores that are probabilities."""
-    return float(np.mean((np.maximum(scores, 0) - positive) ** 2)) if len(scores) else np.nan
+    errors = (np.maximum(scores, 0) - positive) ** 2
+    return Estimates(errors.mean(axis=1), np.atleast_2d(np.cov(errors)) / len(positive))
 
 
 def test_a_line_of_the_table_is_all_that_a_metric_needs(
@@ -30,7 +33,9 @@ def test_a_line_of_the_table_is_all_that_a_metric_needs(
     lines = (
         FrocMetric("mean_recall", "mean recall", mean_recall, at_rates=False),
         UnitMetric("brier", "Brier score", brier, higher_is_better=False),
-        Summary("highest", lambda matched, _: matched.view_scores.max(), (("highest score", True, str),)),
+        Summary(
+            "highest", lambda matched, *_: matched.view_scores.max(), lambda score: {"highest score ↑": str(score)}
+        ),
     )
     monkeypatch.setattr(table, "METRICS", (*table.METRICS, *lines))
     monkeypatch.setenv("COLUMNS", "160")

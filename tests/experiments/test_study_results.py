@@ -54,11 +54,11 @@ def made_up_truth(breasts: int = 120) -> Truth:
         side = "LR"[number % 2]
         mark = (Annotation((10, 10, 30, 30), True, 5, 3, 7, "mass" if number % 2 else "calcification"),)
         views = tuple(
-            TruthView(Key(patient, exam, f"{side}{position}".lower(), "DBT"), position, "DBT", mark * malignant, 10)
+            TruthView(Key(patient, exam, f"{side}{position}".lower(), "DBT"), mark * malignant, 10)
             for position in ("CC", "MLO")
         )
         label = "malignant" if malignant else "negative"
-        made.append(TruthBreast(patient, exam, side, label, "", {"density": "AB"[number % 2]}, views))  # type: ignore[arg-type]
+        made.append(TruthBreast((patient, exam, side), label, "", {"density": "AB"[number % 2]}, views))  # type: ignore[arg-type]
     return Truth("made up", tuple(made))
 
 
@@ -73,7 +73,7 @@ def made_up_predictions(truth: Truth, random: np.random.Generator) -> Prediction
                 proposals.append(Finding((10, 10, 30, 31), float(random.beta(3, 3)), float(random.integers(0, 10))))
             views.append(ViewPrediction(view.key.view, tuple(proposals), "DBT", float(random.random())))
         score = float(np.clip(random.normal(0.4 + 0.2 * (breast.label == "malignant"), 0.2), 0, 1))
-        found.append(BreastPrediction(breast.patient, breast.exam, breast.laterality, tuple(views), score))
+        found.append(BreastPrediction(*breast.key, tuple(views), score))
     return Predictions(tuple(found))
 
 
@@ -142,7 +142,7 @@ def test_replicates_of_the_auc_are_aucs_of_drawn_patients() -> None:
     found = bootstrap.areas(scores, positive, owner, draws)
     for replicate, drawn in zip(found, draws, strict=True):
         times = drawn[owner]
-        expected = delong(np.repeat(scores, times)[None], np.repeat(positive, times)).auc[0]
+        expected = delong(np.repeat(scores, times)[None], np.repeat(positive, times)).values[0]
         assert replicate == pytest.approx(expected)
 
 

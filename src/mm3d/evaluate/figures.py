@@ -14,7 +14,6 @@ from mm3d.evaluate.measure import System
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import froc, recall_at
 from mm3d.evaluate.metrics.roc import roc
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.shared.files import replacing
 
 # The colours of Okabe and Ito, which colour-blind people can tell apart.
@@ -41,10 +40,10 @@ INCHES = (4.4, 3.9)
 SUFFIXES = (".png", ".svg")
 
 
-def draw_figures(systems: list[System], draws: bootstrap.Draws, settings: EvaluateSettings, folder: Path) -> list[str]:
+def draw_figures(systems: list[System], draws: bootstrap.Draws, folder: Path) -> list[str]:
     """Draw the figures that the systems have; returns the names of the files."""
     pictures: dict[str, Callable[[Axes], None]] = {
-        "froc": lambda axes: _froc(axes, systems, draws, settings),
+        "froc": lambda axes: _froc(axes, systems, draws),
         "roc": lambda axes: _roc(axes, systems),
     }
     if any(system.result["calibration"]["breast"] for system in systems):
@@ -53,24 +52,23 @@ def draw_figures(systems: list[System], draws: bootstrap.Draws, settings: Evalua
         for suffix in SUFFIXES:
             (folder / f"reliability{suffix}").unlink(missing_ok=True)
     for name, draw in pictures.items():
-        _save(folder / name, draw)
+        with rc_context(STYLE):
+            figure = Figure(figsize=INCHES, layout="constrained")
+            FigureCanvasAgg(figure)
+            axes = figure.add_subplot()
+            axes.set_prop_cycle(color=COLOURS)
+            draw(axes)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(loc="best", handlelength=1.8, borderaxespad=0.6)
+            for suffix in SUFFIXES:
+                metadata = {"Date": None} if suffix == ".svg" else {}  # the same curves give the same file
+                with replacing(folder / f"{name}{suffix}") as partial:
+                    figure.savefig(partial, dpi=200, format=suffix[1:], metadata=metadata)
     return [name + suffix for name in pictures for suffix in SUFFIXES]
 
 
-def _save(stem: Path, draw: Callable[[Axes], None]) -> None:
-    with rc_context(STYLE):
-        figure = Figure(figsize=INCHES, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        axes.set_prop_cycle(color=COLOURS)
-        draw(axes)
-        for suffix in SUFFIXES:
-            metadata = {"Date": None} if suffix == ".svg" else {}  # the same curves give the same file
-            with replacing(stem.with_suffix(suffix)) as partial:
-                figure.savefig(partial, dpi=200, format=suffix[1:], metadata=metadata)
-
-
-def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws, settings: EvaluateSettings) -> None:
+def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws) -> None:
+    settings = systems[0].matched.settings
     right = max(1.0, 4 * max(settings.rates, default=0.5))
     grid = np.linspace(0, right, 101)
     for number, system in enumerate(systems):
@@ -82,32 +80,25 @@ def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws, settings: E
             false, recall, _ = froc(scores)
             # The curve is a step, because there is nothing between two thresholds.
             false, recall = np.append(false, max(right, false[-1])), np.append(recall, recall[-1])
-            main = rule == "2D"
+            width, line, fill = (1.6, "-", colour) if rule == "2D" else (1.2, (0, (4, 1.5)), "white")
             label = f"{system.name}, {rule}" if len(system.matched.rules) > 1 else system.name
-            axes.step(
-                *(false, recall), where="post", color=colour, label=label,
-                linewidth=1.6 if main else 1.2, linestyle="-" if main else (0, (4, 1.5)),
-            )  # fmt: skip
-            if main:
+            axes.step(false, recall, where="post", color=colour, label=label, linewidth=width, linestyle=line)
+            if rule == "2D":
                 replicates = bootstrap.recalls_at(scores, grid, draws)
                 if np.isfinite(replicates).any():
                     low, high = np.nanquantile(replicates, [0.025, 0.975], axis=0)
                     axes.fill_between(grid, low, high, color=colour, alpha=0.13, linewidth=0)
-            rates = np.array(settings.rates)
-            axes.plot(
-                rates, [recall_at(scores, rate) for rate in rates], color=colour, linestyle="", marker="o",
-                markersize=4.5, markerfacecolor=colour if main else "white", zorder=3,
-            )  # fmt: skip
+            recalls = [recall_at(scores, rate) for rate in settings.rates]
+            axes.plot(settings.rates, recalls, "o", color=colour, markersize=4.5, markerfacecolor=fill, zorder=3)
     axes.set(xlabel="False positives per volume", ylabel="Recall of malignant findings", title="FROC")
     rule = f"IoU ≥ {settings.iou:g}; band: 95% over patients, 2D"
     axes.set_title(rule, loc="right", fontsize=7.5, fontweight="normal", color="#666666")
     axes.set(xlim=(0, right), ylim=(0, 1))
-    _add_legend(axes)
 
 
 def _roc(axes: Axes, systems: list[System]) -> None:
     """Of one system the curves of breasts, images and cases; of several systems those of their breasts."""
-    axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
+    _draw_diagonal(axes)
     levels = ("breast", "image", "case") if len(systems) == 1 else ("breast",)
     for system, level in ((system, level) for system in systems for level in levels):
         units, area = system.matched.units[level], system.result["auc"][level]
@@ -118,28 +109,21 @@ def _roc(axes: Axes, systems: list[System]) -> None:
         axes.plot(*roc(units.scores, units.positive), linewidth=1.6, label=f"{name}, AUC {area['auc']:.3f}{error}")
     of = f": {systems[0].name}" if len(systems) == 1 else " of breasts"
     axes.set(xlabel="1 − specificity", ylabel="Sensitivity", title=f"ROC{of}", xlim=(-0.005, 1), ylim=(0, 1.005))
-    axes.set_aspect("equal")
-    _add_legend(axes)
 
 
 def _reliability(axes: Axes, systems: list[System]) -> None:
-    axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
+    _draw_diagonal(axes)
     for system in systems:
-        calibration = system.result["calibration"]["breast"]
-        if not calibration:
-            continue
-        x, y = ([row[name] for row in calibration["bins"]] for name in ("score", "malignant"))
-        low, high = np.array([row["interval"] for row in calibration["bins"]]).T
-        axes.errorbar(
-            x, y, yerr=np.abs([y - low, high - y]), linewidth=1.4, elinewidth=0.8, marker="o",
-            markersize=4, label=f"{system.name}, ECE {calibration['expected_calibration_error']:.3f}",
-        )  # fmt: skip
+        if calibration := system.result["calibration"]["breast"]:
+            x, y = ([row[name] for row in calibration["bins"]] for name in ("score", "malignant"))
+            low, high = np.array([row["interval"] for row in calibration["bins"]]).T
+            error, label = np.abs([y - low, high - y]), f"ECE {calibration['expected_calibration_error']:.3f}"
+            style = {"linewidth": 1.4, "elinewidth": 0.8, "marker": "o", "markersize": 4}
+            axes.errorbar(x, y, yerr=error, label=f"{system.name}, {label}", **style)
     axes.set(xlabel="Mean score of breasts", ylabel="Share that is malignant", title="Reliability")
     axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
+def _draw_diagonal(axes: Axes) -> None:
+    axes.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8, linestyle=(0, (2, 2)))
     axes.set_aspect("equal")
-    _add_legend(axes)
-
-
-def _add_legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", handlelength=1.8, borderaxespad=0.6)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mm3d.evaluate.match import MatchedPredictions
 from mm3d.evaluate.metrics.hits import best_findings, highest_by
-from mm3d.evaluate.table import reference_slices
+from mm3d.evaluate.metrics.slice_errors import reference_slices
 from mm3d.shared.files import replacing
 
 Columns = dict[str, Sequence[Any]]

@@ -6,6 +6,7 @@ metrics.json and the lists call an annotation a "finding" and a finding of the d
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from mm3d.evaluate.metrics.hits import (
 )
 from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.output.predictions import Predictions, ViewPrediction
+from mm3d.output.predictions import Finding, Predictions, ViewPrediction
 from mm3d.shared.errors import InputError
 
 LEVELS = ("finding", "lesion", "breast")  # what recall counts
@@ -45,16 +46,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class UnitScores:
-    """Scores and labels of n units: images, breasts or cases. Units without a label are left out."""
+    """Scores and labels of n units: images, breasts or cases (exams). Units without a label are left out."""
 
     names: tuple[tuple[str, ...], ...]  # what identifies each unit, the same in every system
+    number: IntArray  # (n,) of the view or the breast
     scores: FloatArray  # (n,)
     positive: BoolArray  # (n,) whether it is malignant
     patient: IntArray  # (n,)
 
     def __getitem__(self, kept: BoolArray) -> "UnitScores":
         names = tuple(name for name, keep in zip(self.names, kept, strict=True) if keep)
-        return UnitScores(names, self.scores[kept], self.positive[kept], self.patient[kept])
+        return UnitScores(names, self.number[kept], self.scores[kept], self.positive[kept], self.patient[kept])
 
     def as_froc(self) -> FrocScores:
         """Take each unit that is not malignant as a volume with one false positive."""
@@ -171,8 +173,22 @@ class MatchedPredictions:
 
     @cached_property
     def units(self) -> dict[str, UnitScores]:
-        """The scores for ROC and AUC, by level."""
-        return {"image": score_images(self), "breast": score_breasts(self), "case": score_cases(self)}
+        """The scores for ROC and AUC, by level: image, breast and case.
+
+        An image is malignant if a malignant annotation is drawn in it or, where it is not annotated, if its breast is.
+        A case is an exam. It has the highest score of its breasts, and is malignant if one of them is.
+        """
+        labels, patient = self.breast_labels, self.patient_of
+        images = np.where(self.annotated, self.count(self.malignant) > 0, labels[self.breast_of])
+        exams: dict[tuple[str, ...], int] = {}
+        case_of = np.array([exams.setdefault(breast.key[:2], len(exams)) for breast in self.breasts])
+        case_scores, cases = (highest_by(case_of, values, len(exams)) for values in (self.breast_scores, labels))
+        _, first = np.unique(case_of, return_index=True)
+        return {
+            "image": _known_units((view.key for view in self.views), self.view_scores, images, patient[self.breast_of]),
+            "breast": _known_units((breast.key for breast in self.breasts), self.breast_scores, labels, patient),
+            "case": _known_units(exams, case_scores, cases, patient[first]),
+        }
 
     @property
     def notes(self) -> list[str]:
@@ -220,8 +236,8 @@ def match_predictions(
     breasts: list[TruthBreast] = []
     views: list[TruthView] = []
     breast_of: list[int] = []
-    for breast in sorted(chosen.breasts, key=lambda breast: (breast.patient, breast.exam, breast.laterality)):
-        kept = sorted((view for view in breast.views if view.modality == modality), key=lambda view: view.key)
+    for breast in sorted(chosen.breasts, key=lambda breast: breast.key):
+        kept = sorted((view for view in breast.views if view.key.modality == modality), key=lambda view: view.key)
         if kept:
             breast_of += [len(breasts)] * len(kept)
             breasts.append(breast)
@@ -234,16 +250,16 @@ def match_predictions(
             f"{name} has no prediction for a volume of {truth.name} that is {modality}"
             f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."
         )
-    findings = _finding_arrays(predicted)
+    found = [(number, finding) for number, view in enumerate(predicted) if view for finding in view.findings]
+    drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
+    findings = Findings(*_arrays(found, "slice", "depth", "score"))
     own_scores = [view.score if view else -np.inf for view in predicted]
     highest = highest_by(findings.volume, findings.scores, len(views))
     view_scores = _choose_scores(name, "views", own_scores, highest)
     given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predictions.breasts}
-    own_scores = [given.get((breast.patient, breast.exam, breast.laterality), -np.inf) for breast in breasts]
-    breast_scores = _choose_scores(
-        name, "breasts", own_scores, highest_by(np.array(breast_of), view_scores, len(breasts))
-    )
-    drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
+    own_scores = [given.get(breast.key, -np.inf) for breast in breasts]
+    highest = highest_by(np.array(breast_of), view_scores, len(breasts))
+    breast_scores = _choose_scores(name, "breasts", own_scores, highest)
     return MatchedPredictions(
         name=name,
         modality=modality,
@@ -253,7 +269,7 @@ def match_predictions(
         views=tuple(views),
         breast_of=np.array(breast_of),
         findings=findings,
-        annotations=_annotation_arrays(drawn),
+        annotations=Annotations(*_arrays(drawn, "slice", "first_slice", "last_slice")),
         records=tuple(record for _, record in drawn),
         malignant=np.array([record.malignant for _, record in drawn], dtype=bool),
         view_scores=view_scores,
@@ -266,11 +282,10 @@ def _choose_modality(name: str, predictions: Predictions, truth: Truth, wanted: 
     """The wanted modality, otherwise that of the predictions; without predictions, DBT if the cohort has it."""
     if wanted:
         return wanted
-    modalities: set[str] = {key.modality for key, _ in predictions.views()}
+    modalities = {key.modality for key, _ in predictions.views()}
     if len(modalities) > 1:
         raise InputError(f"{name} has predictions for DBT and for FFDM; choose one with --modality.")
-    modalities = modalities or {view.modality for breast in truth.breasts for view in breast.views}
-    return "FFDM" if modalities == {"FFDM"} else "DBT"
+    return "FFDM" if (modalities or truth.modalities) == {"FFDM"} else "DBT"
 
 
 def _match_views(
@@ -279,7 +294,7 @@ def _match_views(
     """The prediction for each of the views, and notes on predictions that are not used."""
     exams: dict[tuple[str, ...], list[Key]] = {}
     for breast in truth.breasts:
-        exams.setdefault((breast.patient, breast.exam), []).extend(view.key for view in breast.views)
+        exams.setdefault(breast.key[:2], []).extend(view.key for view in breast.views)
     known = {key for keys in exams.values() for key in keys}
     number_of = {view.key: number for number, view in enumerate(views)}
     matched: list[ViewPrediction | None] = [None] * len(views)
@@ -307,7 +322,7 @@ def _match_views(
 
 
 def _unknown_volume(key: Key, place: str, truth: Truth) -> InputError:
-    owners = sorted({breast.patient for breast in truth.breasts if breast.exam == key.study})
+    owners = sorted({breast.patient for breast in truth.breasts if breast.key[1] == key.study})
     if owners and key.patient not in owners and key.patient in truth.patients:
         return InputError(
             f"{place}: study {key.study} is of patient {owners[0]} in {truth.name}, not of {key.patient}; "
@@ -319,25 +334,11 @@ def _unknown_volume(key: Key, place: str, truth: Truth) -> InputError:
     )
 
 
-def _finding_arrays(predicted: Sequence[ViewPrediction | None]) -> Findings:
-    rows = [(number, finding) for number, view in enumerate(predicted) if view for finding in view.findings]
-    return Findings(
-        volume=np.array([number for number, _ in rows], dtype=np.int64),
-        boxes=np.array([finding.box for _, finding in rows]).reshape(-1, 4),
-        slices=_numbers(finding.slice for _, finding in rows),
-        spans=_numbers(finding.depth for _, finding in rows),
-        scores=_numbers(finding.score for _, finding in rows),
-    )
-
-
-def _annotation_arrays(rows: Sequence[tuple[int, Annotation]]) -> Annotations:
-    return Annotations(
-        volume=np.array([number for number, _ in rows], dtype=np.int64),
-        boxes=np.array([record.box for _, record in rows], dtype=float).reshape(-1, 4),
-        slices=_numbers(record.slice for _, record in rows),
-        first=_numbers(record.first_slice for _, record in rows),
-        last=_numbers(record.last_slice for _, record in rows),
-    )
+def _arrays(rows: Sequence[tuple[int, Finding | Annotation]], *fields: str) -> tuple[Any, ...]:
+    """The volumes (n,), the boxes (n, 4) and other fields (n,) of findings or annotations."""
+    volumes = np.array([number for number, _ in rows], dtype=np.int64)
+    boxes = np.array([row.box for _, row in rows], dtype=float).reshape(-1, 4)
+    return volumes, boxes, *(_numbers(getattr(row, field) for _, row in rows) for field in fields)
 
 
 def _numbers(values: Iterable[float | None]) -> FloatArray:
@@ -385,47 +386,11 @@ def froc_scores(
     )
 
 
-def score_images(matched: MatchedPredictions, kept: BoolArray | None = None) -> UnitScores:
-    """Scores of the views, or of the `kept` (V,) ones.
-
-    A view is malignant if a malignant annotation is drawn in it or, where it is not annotated, if its breast is.
-    """
-    drawn = matched.count(matched.malignant) > 0
-    labels = np.where(matched.annotated, drawn, matched.breast_labels[matched.breast_of])
-    names = [tuple(view.key) for view in matched.views]
-    return _known_units(names, matched.view_scores, labels, matched.patient_of[matched.breast_of], kept)
-
-
-def score_breasts(
-    matched: MatchedPredictions, kept: BoolArray | None = None, scores: FloatArray | None = None
-) -> UnitScores:
-    """Scores of the breasts, or of the `kept` (B,) ones; `scores` (B,) replace those of the predictions."""
-    names = [(breast.patient, breast.exam, breast.laterality) for breast in matched.breasts]
-    chosen = matched.breast_scores if scores is None else scores
-    return _known_units(names, chosen, matched.breast_labels, matched.patient_of, kept)
-
-
-def score_cases(matched: MatchedPredictions) -> UnitScores:
-    """Scores of the cases. A case is an exam: it has the highest score of its breasts, and is malignant if one is."""
-    exams = [(breast.patient, breast.exam) for breast in matched.breasts]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(exams))}
-    case_of = np.array([numbers[exam] for exam in exams])
-    scores = highest_by(case_of, matched.breast_scores, len(numbers))
-    labels = highest_by(case_of, matched.breast_labels, len(numbers))  # not known (0.5), unless a breast is malignant
-    _, first = np.unique(case_of, return_index=True)
-    return _known_units(list(numbers), scores, labels, matched.patient_of[first])
-
-
 def _known_units(
-    names: Sequence[tuple[str, ...]],
-    scores: FloatArray,
-    labels: FloatArray,
-    patient: IntArray,
-    kept: BoolArray | None = None,
+    names: Iterable[tuple[str, ...]], scores: FloatArray, labels: FloatArray, patient: IntArray
 ) -> UnitScores:
-    known = labels != LABELS[None]
-    units = UnitScores(tuple(names), scores, labels == 1, patient)
-    return units[known if kept is None else known & kept]
+    units = UnitScores(tuple(names), np.arange(len(scores)), scores, labels == 1, patient)
+    return units[labels != LABELS[None]]
 
 
 def highest_findings(matched: MatchedPredictions) -> FloatArray:

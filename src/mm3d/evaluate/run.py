@@ -35,7 +35,7 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
         write_lists([system.matched for system in systems], output)
         from mm3d.evaluate.figures import draw_figures  # matplotlib takes a second to import
 
-        figures = draw_figures(systems, draws, settings, output)
+        figures = draw_figures(systems, draws, output)
     print_tables(console, result)
     written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *figures])
     console.print(f"Wrote {output}: {written}.", soft_wrap=True, highlight=False, markup=False)
@@ -58,7 +58,7 @@ def evaluate(
         "truth": {"folder": str(truth_folder), "name": truth.name, "notes": list(truth.notes)},
         "settings": to_dict(settings),
         "systems": [{"file": str(file)} | system.result for file, system in zip(files, systems, strict=True)],
-        "comparisons": compare(systems, draws),
+        "comparisons": compare(systems),
     }
     return result, systems, draws
 

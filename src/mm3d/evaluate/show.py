@@ -11,6 +11,7 @@ from mm3d.evaluate.table import FrocMetric, Summary, UnitMetric
 
 Result = dict[str, Any]
 NONE = "–"
+ARROW = {True: "↑", False: "↓"}  # whether higher is better
 
 
 def print_tables(console: Console, result: Result) -> None:
@@ -35,8 +36,7 @@ def _metrics(systems: list[Result], truth: str) -> Table:
     counts = [system["counts"] for system in systems]
     patients = " or ".join(f"{count:,}" for count in sorted({count["patients"] for count in counts}))
     caption = "95% intervals: bootstrap over patients; AUC by DeLong\n↑ higher is better, ↓ lower is better"
-    table = Table(title=f"{truth}: {patients} patients", caption=caption)
-    table.add_column("")
+    table = Table("", title=f"{truth}: {patients} patients", caption=caption)
     for system in systems:
         table.add_column(system["name"], justify="right")
     for name in ("volumes", "malignant_findings", "proposals"):
@@ -52,39 +52,41 @@ def _metrics(systems: list[Result], truth: str) -> Table:
 def _cells(metric: FrocMetric | UnitMetric | Summary, content: Any) -> dict[str, str]:
     """The cells of one metric and system, by their labels."""
     if isinstance(metric, Summary):
-        lines = metric.lines if content else ()
-        return {f"{label} {_arrow(better)}": text(content) for label, better, text in lines if text(content)}
-    arrow = _arrow(metric.higher_is_better)
+        return metric.cells(content) if content else {}
     if isinstance(metric, UnitMetric):
-        levels = ("breast", "image", "case")
-        return {f"{metric.label} of {level}s {arrow}": _with_interval(content[level], metric.name) for level in levels}
-    return {
-        f"{metric.label.format(**row)} of {level}s, {rule} {arrow}": _with_interval(row, metric.name)
-        for rule, levels in content.items()
-        for level, rows in levels.items()
-        for row in rows
-    }
+        rows = {f"{metric.label} of {level}s": content[level] for level in ("breast", "image", "case")}
+    else:
+        rows = {
+            f"{metric.label.format(**row)} of {level}s, {rule}": row
+            for rule, levels in content.items()
+            for level, rows in levels.items()
+            for row in rows
+        }
+    cells = {}
+    for label, row in rows.items():
+        interval = "\\[{:.2f}, {:.2f}]".format(*row["interval"]) if math.isfinite(row["interval"][0]) else ""
+        cells[f"{label} {ARROW[metric.higher_is_better]}"] = f"{_number(row[metric.name])} {interval}".rstrip()
+    return cells
 
 
 def _differences(rows: list[Result]) -> Table:
     """Those of findings and breasts; metrics.json has the rest."""
-    table = Table(title="Differences", caption="p: paired, by bootstrap over patients; of the AUC by DeLong's test")
-    for column in ("first", "second", "metric"):
-        table.add_column(column)
+    table = Table(
+        *("first", "second", "metric"),
+        title="Differences",
+        caption="p: paired, by bootstrap over patients; of the AUC by DeLong's test",
+    )
     for column in ("first − second", "p"):
         table.add_column(column, justify="right")
     for metric in metrics.METRICS:
+        level = "finding" if isinstance(metric, FrocMetric) else "breast"
         for row in rows:
-            if row["metric"] != metric.name or isinstance(metric, Summary):
-                continue
-            if row["level"] != ("finding" if isinstance(metric, FrocMetric) else "breast"):
+            if isinstance(metric, Summary) or (row["metric"], row["level"]) != (metric.name, level):
                 continue
             of = f", {row['rule']}" if isinstance(metric, FrocMetric) else " of breasts"
-            label = f"{metric.label.format(**row)}{of} {_arrow(metric.higher_is_better)}"
-            spread = f" ± {row['standard_error']:.3f}" if _known(row["standard_error"]) else ""
-            difference = f"{row['difference']:+.3f}{spread}" if _known(row["difference"]) else NONE
-            p = NONE if not _known(row["p"]) else "< 0.001" if row["p"] < 0.001 else f"{row['p']:.3f}"
-            table.add_row(row["a"], row["b"], label, difference, p)
+            label = f"{metric.label.format(**row)}{of} {ARROW[metric.higher_is_better]}"
+            p = "< 0.001" if row["p"] < 0.001 else _number(row["p"])
+            table.add_row(row["a"], row["b"], label, _number(row["difference"], "+.3f", row["standard_error"]), p)
         table.add_section()
     return table
 
@@ -115,26 +117,12 @@ def _subgroup_cells(row: Result, rule: str) -> dict[str, str]:
         if isinstance(metric, FrocMetric | UnitMetric):
             content = row[metric.name]
             for part in content[rule] if isinstance(metric, FrocMetric) else [content]:
-                cells[metric.label.format(**part)] = _with_error(part, metric.name)
+                cells[metric.label.format(**part)] = _number(part[metric.name], ".2f", part["standard_error"])
     return cells
 
 
-def _arrow(higher_is_better: bool) -> str:
-    return "↑" if higher_is_better else "↓"
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _with_interval(row: Result, name: str) -> str:
-    if not _known(row[name]):
+def _number(value: float, form: str = ".3f", error: float = math.nan) -> str:
+    """A number, with its standard error if that is known."""
+    if not math.isfinite(value):
         return NONE
-    low, high = row["interval"]
-    return f"{row[name]:.3f} \\[{low:.2f}, {high:.2f}]" if _known(low) else f"{row[name]:.3f}"
-
-
-def _with_error(row: Result, name: str) -> str:
-    if not _known(row[name]):
-        return NONE
-    return f"{row[name]:.2f} ± {row['standard_error']:.2f}" if _known(row["standard_error"]) else f"{row[name]:.2f}"
+    return f"{value:{form}} ± {error:{form.lstrip('+')}}" if math.isfinite(error) else f"{value:{form}}"

@@ -38,11 +38,11 @@ def find_subgroups(matched: MatchedPredictions, column: str) -> list[Subgroup]:
     if column == "size":
         return _groups_of_annotations(matched, *_divide_sizes(matched))
     if column == "position":
-        positions = np.array([view.position for view in matched.views])
+        positions = np.array(["MLO" if "mlo" in view.key.view else "CC" for view in matched.views])
         return [Subgroup(str(value), volumes=positions == value) for value in np.unique(positions)]
     if column in ("laterality", "split"):
-        values = np.array([getattr(breast, column) or UNKNOWN for breast in matched.breasts])
-        order = np.unique(values).tolist()
+        own = [breast.key[2] if column == "laterality" else breast.split or UNKNOWN for breast in matched.breasts]
+        values, order = np.array(own), sorted(set(own))
     else:
         attributes = {name for breast in matched.breasts for name in breast.attributes}
         if column not in attributes:

@@ -10,8 +10,8 @@ from pathlib import Path
 from mm3d.data.datasets import bcs_dbt, tables
 from mm3d.data.datasets.keys import Key, keys_of
 from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
-from mm3d.data.prepare.prepared import read_breasts
-from mm3d.data.records import Annotation, Label, Laterality, Modality, Position, Problem
+from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
+from mm3d.data.records import Annotation, Label, Problem
 from mm3d.shared.errors import InputError
 
 
@@ -20,8 +20,6 @@ class TruthView:
     """One view. What only the header of an image says is None where there was no image."""
 
     key: Key
-    position: Position
-    modality: Modality
     annotations: tuple[Annotation, ...] | None  # None: not annotated
     slice_count: int | None = None  # of the stored volume
     pixel_spacing: float | None = None  # mm
@@ -32,13 +30,15 @@ class TruthView:
 class TruthBreast:
     """One breast in one exam."""
 
-    patient: str
-    exam: str
-    laterality: Laterality
+    key: tuple[str, str, str]  # patient, exam, laterality
     label: Label | None
     split: str
     attributes: dict[str, str]
     views: tuple[TruthView, ...]
+
+    @property
+    def patient(self) -> str:
+        return self.key[0]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Truth:
     def patients(self) -> list[str]:
         """The patients, in an order that does not depend on the order of the rows."""
         return sorted({breast.patient for breast in self.breasts})
+
+    @property
+    def modalities(self) -> set[str]:
+        return {view.key.modality for breast in self.breasts for view in breast.views}
 
     def in_split(self, split: str | None) -> "Truth":
         """The part of the cohort in a split; None: all."""
@@ -70,11 +74,11 @@ def read_truth(folder: Path) -> Truth:
     """Read the truth from a folder of any of the three kinds."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder of a cohort with --truth.")
+    name = folder.resolve().name
     if (folder / "cohort.json").is_file():
-        return _read_prepared(folder)
+        return Truth(name, tuple(map(_from_prepared, read_breasts(folder))))
     if (folder / "labels.csv").is_file():
-        views, problems = tables.read_views(folder)
-        return _from_tables(folder.resolve().name, views, problems, [])
+        return _from_tables(name, *tables.read_views(folder), [])
     found = bcs_dbt.newest_tables(bcs_dbt.walk(folder).tables)
     if not any("labels" in kinds for kinds in found.values()):
         raise InputError(
@@ -86,52 +90,31 @@ def read_truth(folder: Path) -> Truth:
     return _from_tables("BCS-DBT", bcs_dbt.with_grades(views), problems, notes)
 
 
-def _read_prepared(folder: Path) -> Truth:
-    breasts = []
-    for prepared in read_breasts(folder):
-        breast = prepared.breast
-        vendors = sorted({view.file.vendor for view in prepared.views} - {""})
-        vendor = {"vendor": " and ".join(vendors)} if vendors else {}
-        views = tuple(
-            TruthView(
-                key=key,
-                position=view.view.position,
-                modality=view.view.modality,
-                annotations=view.view.annotations,
-                slice_count=view.file.geometry.stored_slices,
-                pixel_spacing=view.file.pixel_spacing,
-                slice_spacing=view.file.slice_spacing,
-            )
-            for key, view in zip(keys_of(breast), prepared.views, strict=True)
-        )
-        breasts.append(
-            TruthBreast(
-                breast.patient, breast.exam, breast.laterality, breast.label, breast.split,
-                vendor | breast.attributes, views,
-            )
-        )  # fmt: skip
-    return Truth(folder.resolve().name, tuple(breasts))
+def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
+    breast = prepared.breast
+    vendors = sorted({view.file.vendor for view in prepared.views} - {""})
+    attributes = {"vendor": " and ".join(vendors)} if vendors else {}
+    views = []
+    for key, view in zip(keys_of(breast), prepared.views, strict=True):
+        drawn, file = view.view.annotations, view.file
+        views.append(TruthView(key, drawn, file.geometry.stored_slices, file.pixel_spacing, file.slice_spacing))
+    name = (breast.patient, breast.exam, breast.laterality)
+    return TruthBreast(name, breast.label, breast.split, attributes | breast.attributes, tuple(views))
 
 
 def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem], notes: list[str]) -> Truth:
     views = list(views)
-    worst = worst_grades(views)
     groups: dict[tuple[str, str, str], list[TableView]] = {}
     for view in views:
         groups.setdefault(view.breast, []).append(view)
     breasts = []
-    for group, members in groups.items():
+    for group, grade in worst_grades(views).items():
+        members = groups[group]
         attributes: dict[str, str] = {}
         for view in members:
             attributes |= view.attributes
-        first = members[0]
-        truth_views = tuple(TruthView(v.key, v.position, v.modality, v.annotations, v.slices) for v in members)
-        breasts.append(
-            TruthBreast(
-                first.key.patient, first.key.study, first.laterality, LABEL_OF[worst[group]], first.split,
-                attributes, truth_views,
-            )
-        )  # fmt: skip
+        truth_views = tuple(TruthView(view.key, view.annotations, view.slices) for view in members)
+        breasts.append(TruthBreast(group, LABEL_OF[grade], members[0].split, attributes, truth_views))
     if problems:
         first_problem = f"{problems[0].subject}: {problems[0].reason}"
         notes = [*notes, f"{len(problems)} rows of the tables are unusable, such as {first_problem}"]

@@ -116,7 +116,7 @@ def read_tested(study: StudySpec, run: RunSpec) -> tuple[Truth, EvaluateSettings
 
 def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
     """Who is in a test cohort, in all modalities that it has. It is the same for every run."""
-    modalities = sorted({view.modality for breast in truth.breasts for view in breast.views})
+    modalities = sorted(truth.modalities)
     matched = [_match_nothing(truth, replace(settings, modality=modality)) for modality in modalities]
     breasts = matched[0].breasts
     if any(len(one.breasts) != len(truth.breasts) for one in matched):
@@ -125,7 +125,7 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
     if any(breast.label is None for breast in breasts):
         raise InputError(f"{truth.name} has breasts without a label; a study needs one for every breast.")
     return JudgedCohort(
-        names=tuple(f"{breast.patient} {breast.exam} {breast.laterality}" for breast in breasts),
+        names=tuple(" ".join(breast.key) for breast in breasts),
         patients=tuple(matched[0].patient_of.tolist()),
         labels=tuple(breast.label or UNKNOWN for breast in breasts),
         density=tuple(breast.attributes.get("density", UNKNOWN) for breast in breasts),

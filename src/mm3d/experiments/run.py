@@ -24,7 +24,7 @@ from rich.console import Console
 from mm3d import __version__
 from mm3d.data.batches import prepared_breasts, training_histogram
 from mm3d.data.inputs import Histogram
-from mm3d.evaluate.match import highest_findings, match_predictions, score_breasts
+from mm3d.evaluate.match import highest_findings, match_predictions
 from mm3d.evaluate.measure import System, measure
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.roc import delong
@@ -182,10 +182,10 @@ def figures_of(measured: System) -> dict[str, float | None]:
             name = f"{prefix}@{one['fp_per_volume']:g}"
             figures |= {name: one["recall"], f"{name}_se": one["standard_error"]}
     matched = measured.matched
-    highest = score_breasts(matched, scores=highest_findings(matched))
-    for name, units in (("auc", matched.units["breast"]), ("auc_max", highest)):
-        areas = delong(units.scores[None], units.positive)
-        figures |= {name: float(areas.auc[0]), f"{name}_se": areas.standard_error()}
+    breasts = matched.units["breast"]
+    for name, scores in (("auc", breasts.scores), ("auc_max", highest_findings(matched)[breasts.number])):
+        areas = delong(scores[None], breasts.positive)
+        figures |= {name: float(areas.values[0]), f"{name}_se": areas.standard_error()}
     if measured.result["depth"] is not None:
         figures["slice_visible"] = measured.result["depth"]["visible"]
     return {name: round(value, 5) if math.isfinite(value) else None for name, value in figures.items()}

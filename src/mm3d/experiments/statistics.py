@@ -159,7 +159,7 @@ def breast_scores(result: Result) -> FloatArray:
 def one_value(cohort: JudgedCohort, result: Result, metric: Metric) -> float | None:
     """A figure of one result, from its scores."""
     if metric == "auc":
-        return float(delong(breast_scores(result)[None], cohort.malignant).auc[0])
+        return float(delong(breast_scores(result)[None], cohort.malignant).values[0])
     rule, rate = RECALLS[metric]
     found = froc_scores(cohort, result, rule)
     return None if found is None else recall_at(found, rate)

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 
 from mm3d.data.inputs import modality_of
 from mm3d.data.prepare.prepared import PreparedBreast
-from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions, score_breasts
+from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.evaluate.settings import EvaluateSettings
@@ -48,16 +48,16 @@ def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
         matched = match_predictions("validation", Predictions(tuple(breasts)), cohort.truth, settings)
         for rule in matched.rules:
             found[rule].append(froc_scores(matched, rule))
-        units = score_breasts(matched)
+        units = matched.units["breast"]
         scores["auc"].append(units.scores)
-        scores["auc_max"].append(score_breasts(matched, scores=highest_findings(matched)).scores)
+        scores["auc_max"].append(highest_findings(matched)[units.number])
         positive.append(units.positive)
     figures = {}
     for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
         for rate in (0.25, 0.5):
             figures[f"{prefix}@{rate:g}"] = recall_at(_concatenate(found[rule]), rate) if found[rule] else math.nan
     for name, parts in scores.items():
-        figures[name] = float(delong(np.concatenate(parts)[None], np.concatenate(positive)).auc[0])
+        figures[name] = float(delong(np.concatenate(parts)[None], np.concatenate(positive)).values[0])
     return figures
 
 

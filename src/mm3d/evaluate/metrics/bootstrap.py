@@ -5,9 +5,6 @@ findings) comes along as often as the patient was drawn, because the views of on
 are compared on the same draws.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,19 +21,27 @@ def draw(patients: int, replicates: int, seed: int) -> Draws:
 
 
 def recalls_at(scores: FrocScores, rates: FloatArray, draws: Draws) -> FloatArray:
-    """R@X of every replicate, (R, number of rates); NaN where a replicate drew no annotation.
+    """Compute R@X of every replicate.
 
-    It equals `froc.recall_at` of the patients drawn, but sorts only once.
+    Parameters
+    ----------
+    scores
+        The scores of annotations and false positives.
+    rates
+        The values of X, allowed numbers of false positives per volume.
+    draws
+        How often each replicate drew each patient, from `draw`.
+
+    Returns
+    -------
+    FloatArray
+        (R, number of rates) `froc.recall_at` of the patients drawn; NaN where a replicate drew no annotation.
     """
-    return _recalls_and_limits(scores, rates, draws)[0]
+    return recalls_and_limits(scores, rates, draws)[0]
 
 
-def limits_at(scores: FrocScores, rates: FloatArray, draws: Draws) -> FloatArray:
-    """The score above which each replicate calls, (R, number of rates); see `froc.limit_at`."""
-    return _recalls_and_limits(scores, rates, draws)[1]
-
-
-def _recalls_and_limits(scores: FrocScores, rates: FloatArray, draws: Draws) -> tuple[FloatArray, FloatArray]:
+def recalls_and_limits(scores: FrocScores, rates: FloatArray, draws: Draws) -> tuple[FloatArray, FloatArray]:
+    """R@X of every replicate, and the score above which it calls (see `froc.limit_at`), (R, number of rates) each."""
     order = np.argsort(-scores.false, kind="stable")
     false = np.append(scores.false[order], -np.inf)  # behind the last one everything may be called
     patient = scores.false_patient[order]
@@ -88,17 +93,6 @@ def recalls_and_rates(scores: FrocScores, threshold: float, draws: Draws) -> tup
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
-
-
-def replicate(
-    function: Callable[..., Any], arrays: Sequence[tuple[NDArray[Any], IntArray]], draws: Draws
-) -> FloatArray:
-    """Any metric of every replicate, (R, ...): `function` of the arrays, whose items come along with their patients.
-
-    It is slower than a function that was written for one metric.
-    """
-    drawn_arrays = ([np.repeat(values, drawn[patient]) for values, patient in arrays] for drawn in draws)
-    return np.array([function(*drawn) for drawn in drawn_arrays])
 
 
 def standard_error(replicates: FloatArray) -> float:

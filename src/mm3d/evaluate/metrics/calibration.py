@@ -12,36 +12,24 @@ from mm3d.evaluate.metrics.roc import Z95
 BINS = 10
 
 
-def reliability(scores: FloatArray, positive: BoolArray, bins: int = BINS) -> dict[str, Any]:
-    """Compare scores with the share of malignant units, in bins of equal width.
+def reliability(scores: FloatArray, positive: BoolArray) -> dict[str, Any] | None:
+    """Compare the scores of units (n,) with the share of malignant ones, in bins of equal width between 0 and 1.
 
-    Parameters
-    ----------
-    scores
-        (n,) scores from 0 to 1.
-    positive
-        (n,) whether a unit is malignant.
-    bins
-        The number of bins between 0 and 1.
-
-    Returns
-    -------
-    dict
-        `bins`: of every bin that is not empty, the mean score, the malignant share with Wilson's 95% interval, and the
-        count. `expected_calibration_error`: the mean difference of score and share, weighted by the counts.
+    -inf, no prediction, is the score 0. None if the scores are no probabilities or there are none. Otherwise `bins` has
+    every bin that is not empty, with Wilson's 95% interval of the malignant share. The expected calibration error is
+    the mean difference of score and share, weighted by the counts.
     """
-    if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
-        raise ValueError("only scores from 0 to 1 can be probabilities")
-    place = np.minimum((scores * bins).astype(np.int64), bins - 1)
-    counts = np.bincount(place, minlength=bins)
-    full = counts > 0
-    count = counts[full]
-    score = np.bincount(place, scores, minlength=bins)[full] / count
-    share = np.bincount(place, positive.astype(float), minlength=bins)[full] / count
-    error = float(np.average(np.abs(score - share), weights=count)) if full.any() else np.nan
+    if not np.isfinite(scores).any():
+        return None
+    scores = np.where(np.isneginf(scores), 0.0, scores)
+    if scores.min() < 0 or scores.max() > 1:
+        return None
+    bins = np.minimum((scores * BINS).astype(np.int64), BINS - 1)
+    _, place, count = np.unique(bins, return_inverse=True, return_counts=True)
+    score, share = np.bincount(place, scores) / count, np.bincount(place, positive) / count
     rows = zip(score.tolist(), share.tolist(), *wilson(share, count), count.tolist(), strict=True)
     return {
-        "expected_calibration_error": error,
+        "expected_calibration_error": float(np.average(np.abs(score - share), weights=count)),
         "bins": [
             {"score": mean, "malignant": malignant, "interval": (float(low), float(high)), "count": n}
             for mean, malignant, low, high, n in rows
@@ -58,30 +46,19 @@ def wilson(share: FloatArray, count: IntArray) -> tuple[FloatArray, FloatArray]:
 
 
 def operating_point(scores: FrocScores, rate: float, draws: bootstrap.Draws) -> dict[str, Any]:
-    """Choose the lowest threshold that keeps to a rate of false positives, and measure it.
+    """Choose the lowest threshold that keeps to a rate of false positives per volume, and measure it.
 
-    Parameters
-    ----------
-    scores
-        The scores of annotations and false positives. With the scores of breasts (see `FrocScores`), the recall is the
-        sensitivity and the rate is 1 - specificity.
-    rate
-        The allowed number of false positives per volume.
-    draws
-        The replicates of the bootstrap over patients, for intervals of 95%.
-
-    Returns
-    -------
-    dict
-        `threshold` (inf: nothing can be called), `recall` and `fp_per_volume`, each with `..._interval`. What scores
-        at least the threshold is called. The interval of the threshold is that of `froc.limit_at`.
+    What scores at least the threshold is called; inf: nothing can be called. The interval of the threshold is that of
+    `froc.limit_at`. With the scores of breasts (see `FrocScores`), the recall is the sensitivity and the rate is
+    1 - specificity.
     """
     threshold = threshold_at(scores, rate)
+    _, limits = bootstrap.recalls_and_limits(scores, np.array([rate]), draws)
     recalls, rates = bootstrap.recalls_and_rates(scores, threshold, draws)
     volumes = len(scores.volume_patient)
     return {
         "threshold": threshold,
-        "threshold_interval": bootstrap.interval(bootstrap.limits_at(scores, np.array([rate]), draws)[:, 0]),
+        "threshold_interval": bootstrap.interval(limits[:, 0]),
         "recall": recall_at(scores, rate),
         "recall_interval": bootstrap.interval(recalls),
         "fp_per_volume": float((scores.false >= threshold).sum()) / volumes if volumes else np.nan,

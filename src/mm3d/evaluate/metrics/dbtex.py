@@ -70,37 +70,27 @@ def dbtex(findings: Findings, annotations: Annotations, slice_counts: FloatArray
     if not len(annotations.volume):
         raise ValueError("the DBTex score needs an annotation")
     assigned = assign(findings, annotations, slice_counts)
-    scores, boxes = findings.scores, len(annotations.volume)
-    thresholds = np.zeros(0)
-    if scores.size:
-        thresholds = np.concatenate([[scores.max() + 1], scores[assigned >= 0], [scores.min() - 1]])
-    on_all = _sensitivities(scores, assigned, thresholds, volumes, boxes, RATES_ON_ALL)
+    scores, hits, boxes = findings.scores, assigned >= 0, len(annotations.volume)
+    ends = [scores.max() + 1, scores.min() - 1] if scores.size else []
+    thresholds = -np.sort(-np.append(scores[hits], ends))
+    sensitivity = _count_from(highest_by(assigned[hits], scores[hits], boxes), thresholds) / boxes
+
+    def sensitivities(false_positives: BoolArray, volumes: int, rates: tuple[float, ...]) -> list[float]:
+        if not scores.size:
+            return [0.0] * len(rates)
+        false = _count_from(scores[false_positives], thresholds) / volumes
+        end = np.searchsorted(false, max(rates), side="right") + 1  # behind the first that exceeds the rates
+        return [float(np.interp(rate, false[:end], sensitivity[:end])) for rate in rates]
+
+    (on_all,) = sensitivities(~hits, volumes, RATES_ON_ALL)
     positive = np.isin(findings.volume, annotations.volume)
-    boxed = len(np.unique(annotations.volume))
-    on_positive = _sensitivities(scores[positive], assigned[positive], thresholds, boxed, boxes, RATES_ON_POSITIVE)
-    result = {"sensitivity_at_2_fps_all": on_all[0]}
-    for rate, sensitivity in zip(RATES_ON_POSITIVE, on_positive, strict=True):
-        result[f"sensitivity_at_{rate:.0f}_fps_positive"] = sensitivity
-    return result | {"mean_sensitivity_positive": float(np.mean(on_positive))}
-
-
-def _sensitivities(
-    scores: FloatArray,
-    assigned: IntArray,
-    thresholds: FloatArray,
-    volumes: int,
-    boxes: int,
-    rates: tuple[float, ...],
-) -> list[float]:
-    if not thresholds.size:
-        return [0.0] * len(rates)
-    thresholds = -np.sort(-thresholds)
-    hit = highest_by(assigned[assigned >= 0], scores[assigned >= 0], boxes)
-    false = _count_from(scores[assigned < 0], thresholds) / volumes
-    sensitivity = _count_from(hit, thresholds) / boxes
-    too_many: BoolArray = false > max(rates)
-    end = int(np.argmax(too_many)) + 1 if too_many.any() else len(false)
-    return [float(np.interp(rate, false[:end], sensitivity[:end])) for rate in rates]
+    on_positive = sensitivities(~hits & positive, len(np.unique(annotations.volume)), RATES_ON_POSITIVE)
+    names = [f"sensitivity_at_{rate:.0f}_fps_positive" for rate in RATES_ON_POSITIVE]
+    return {
+        "sensitivity_at_2_fps_all": on_all,
+        **dict(zip(names, on_positive, strict=True)),
+        "mean_sensitivity_positive": float(np.mean(on_positive)),
+    }
 
 
 def _count_from(values: FloatArray, thresholds: FloatArray) -> FloatArray:

@@ -81,39 +81,17 @@ def iou(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def hits_in_2d(findings: Findings, annotations: Annotations, least_iou: float) -> Hits:
-    """Apply the 2D rule.
-
-    Parameters
-    ----------
-    findings, annotations
-        What the detector found and what radiologists drew.
-    least_iou
-        The smallest IoU of a hit, above 0.
-
-    Returns
-    -------
-    Hits
-        All pairs within one volume whose IoU is at least `least_iou`.
-    """
+    """Apply the 2D rule: all pairs within one volume whose IoU is at least `least_iou`, which is above 0."""
     finding, annotation = pairs_in_volumes(findings, annotations)
     overlap = iou(findings.boxes[finding], annotations.boxes[annotation])
     return Hits(finding, annotation, overlap)[overlap >= least_iou]
 
 
 def visible_ranges(annotations: Annotations, tolerance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Find the slices on which annotations count as visible.
+    """The first and the last slice on which each annotation counts as visible, (A,) each.
 
-    Parameters
-    ----------
-    annotations
-        What radiologists drew.
-    tolerance
-        (A,) slices on either side of the annotated slice, used where no range is annotated.
-
-    Returns
-    -------
-    first, last
-        (A,) each; NaN where neither a range nor a slice is known, so that the 3D rule cannot judge.
+    Where no range is annotated, it is `tolerance` (A,) slices on either side of the annotated slice. NaN where that is
+    not known either: the 3D rule cannot judge.
     """
     ranged = ~np.isnan(annotations.first)
     return (

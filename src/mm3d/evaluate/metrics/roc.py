@@ -17,11 +17,11 @@ Z95 = 1.959963984540054  # of the normal distribution, for intervals of 95%
 
 
 @dataclass(frozen=True)
-class Areas:
-    """The areas of K systems on the same units, with DeLong's covariance."""
+class Estimates:
+    """A metric of K systems on the same units, from 0 to 1, with the covariance of the systems."""
 
-    auc: FloatArray  # (K,)
-    covariance: FloatArray  # (K, K); NaN without two malignant and two other units
+    values: FloatArray  # (K,) such as the AUC
+    covariance: FloatArray  # (K, K); NaN with too few units
 
     def standard_error(self, system: int = 0) -> float:
         return math.sqrt(self.covariance[system, system])
@@ -29,16 +29,15 @@ class Areas:
     def interval(self, system: int = 0) -> tuple[float, float]:
         """The 95% interval by the normal approximation, within 0 and 1."""
         half = Z95 * self.standard_error(system)
-        low, high = np.clip([self.auc[system] - half, self.auc[system] + half], 0.0, 1.0)
+        low, high = np.clip([self.values[system] - half, self.values[system] + half], 0.0, 1.0)
         return float(low), float(high)
 
     def difference(self, a: int, b: int) -> tuple[float, float, float]:
-        """Area of a minus area of b, its standard error, and the two-sided p of DeLong's paired test.
+        """System a minus system b, the standard error, and the two-sided p of the paired test.
 
-        Two systems that rank everything alike have p = 1. Where the variance is 0 otherwise, there is no test and p is
-        NaN.
+        Two systems without any difference have p = 1. Where the variance is 0 otherwise, there is no test and p is NaN.
         """
-        difference = float(self.auc[a] - self.auc[b])
+        difference = float(self.values[a] - self.values[b])
         variance = float(self.covariance[a, a] + self.covariance[b, b] - 2 * self.covariance[a, b])
         error = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else math.nan
         if not error > 1e-12:
@@ -52,7 +51,7 @@ def midranks(values: FloatArray) -> FloatArray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def delong(scores: FloatArray, positive: BoolArray) -> Areas:
+def delong(scores: FloatArray, positive: BoolArray) -> Estimates:
     """Compute the areas of several systems with DeLong's covariance, in O(K n log n).
 
     Parameters
@@ -64,14 +63,14 @@ def delong(scores: FloatArray, positive: BoolArray) -> Areas:
 
     Returns
     -------
-    Areas
-        Areas with standard errors, intervals and paired tests; NaN without both kinds of units.
+    Estimates
+        The areas with standard errors, intervals and paired tests; NaN without both kinds of units.
     """
     refuse_nan(scores)
     K, m = len(scores), int(positive.sum())
     n = len(positive) - m
     if m == 0 or n == 0:
-        return Areas(np.full(K, np.nan), np.full((K, K), np.nan))
+        return Estimates(np.full(K, np.nan), np.full((K, K), np.nan))
     above = np.empty((K, m))  # the share of the other units that each malignant unit is above
     below = np.empty((K, n))  # the share of the malignant units that each other unit is below
     for k in range(K):
@@ -81,12 +80,7 @@ def delong(scores: FloatArray, positive: BoolArray) -> Areas:
     covariance = np.full((K, K), np.nan)
     if m > 1 and n > 1:
         covariance = np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n
-    return Areas(above.mean(axis=1), covariance)
-
-
-def auc(scores: FloatArray, positive: BoolArray) -> float:
-    """The area of one system's scores (n,), for units that are malignant or not (n,); NaN without both kinds."""
-    return float(delong(scores[None], positive).auc[0])
+    return Estimates(above.mean(axis=1), covariance)
 
 
 def roc(scores: FloatArray, positive: BoolArray) -> tuple[FloatArray, FloatArray]:

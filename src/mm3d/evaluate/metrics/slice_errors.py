@@ -6,32 +6,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.evaluate.metrics.hits import FloatArray
+from mm3d.evaluate.metrics.hits import Annotations, FloatArray
 
 
 def slice_errors(
     predicted: FloatArray, annotated: FloatArray, visible: tuple[FloatArray, FloatArray], spacing: FloatArray
 ) -> dict[str, float]:
-    """Summarise the absolute errors of the slice, over annotations that were hit in 2D at any score.
+    """Summarise the absolute errors of the slices predicted for annotations, in slices and in mm.
 
-    All arrays are (A,), and NaN where something is not known.
-
-    Parameters
-    ----------
-    predicted
-        The slice of the best finding that hit each annotation.
-    annotated
-        The annotated slice.
-    visible
-        The first and the last visible slice, from `hits.visible_ranges`.
-    spacing
-        Millimetres between slices.
-
-    Returns
-    -------
-    dict
-        Number, median, mean and 90th percentile of the errors in slices, and number, median and mean in mm.
-        `visible` is the share of the predicted slices that lie in the visible range, of `findings_visible`.
+    All arrays are (A,), and NaN where something is not known: the predicted and the annotated slice, the first and the
+    last visible slice, and the mm between slices. `visible` of the result is the share of `findings_visible` predicted
+    slices that lie in the visible range.
     """
     slices = np.abs(predicted - annotated)
     mm = slices * spacing
@@ -50,6 +35,12 @@ def slice_errors(
         "visible": _over(np.mean, inside),
         "findings_visible": len(inside),
     }
+
+
+def reference_slices(annotations: Annotations) -> FloatArray:
+    """The slice that a prediction is compared with (A,): the annotated slice, otherwise the middle of the range."""
+    middle = (annotations.first + annotations.last) / 2
+    return np.where(np.isnan(annotations.slices), middle, annotations.slices)
 
 
 def _over(statistic: Callable[[Any], Any], values: NDArray[Any]) -> float:
