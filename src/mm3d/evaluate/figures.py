@@ -117,9 +117,9 @@ def _reliability(axes: Axes, systems: list[System]) -> None:
         if calibration := system.result["calibration"]["breast"]:
             x, y = ([row[name] for row in calibration["bins"]] for name in ("score", "malignant"))
             low, high = np.array([row["interval"] for row in calibration["bins"]]).T
-            error, label = np.abs([y - low, high - y]), f"ECE {calibration['expected_calibration_error']:.3f}"
-            style = {"linewidth": 1.4, "elinewidth": 0.8, "marker": "o", "markersize": 4}
-            axes.errorbar(x, y, yerr=error, label=f"{system.name}, {label}", **style)
+            error = np.abs([y - low, high - y])
+            label = f"{system.name}, ECE {calibration['expected_calibration_error']:.3f}"
+            axes.errorbar(x, y, error, label=label, linewidth=1.4, elinewidth=0.8, marker="o", markersize=4)
     axes.set(xlabel="Mean score of breasts", ylabel="Share that is malignant", title="Reliability")
     axes.set(xlim=(0, 1), ylim=(0, 1))
 

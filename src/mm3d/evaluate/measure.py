@@ -110,9 +110,8 @@ def measure_subgroups(matched: MatchedPredictions, column: str, draws: Draws) ->
                         drawn[1:] = np.nan
                     row[metric.name][rule] = _measure_froc(metric, scores, rates, drawn)
             elif isinstance(metric, UnitMetric):
-                level, chosen = ("image", group.volumes) if group.breasts is None else ("breast", group.breasts)
-                units = matched.units[level]
-                row[metric.name] = _measure_units(metric, units[chosen[units.number]]) | {"of": f"{level}s"}
+                units = matched.units[group.level]
+                row[metric.name] = _measure_units(metric, units[group.units[units.number]]) | {"of": f"{group.level}s"}
         rows.append(row)
     return rows
 

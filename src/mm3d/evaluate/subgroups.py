@@ -25,9 +25,10 @@ class Subgroup:
     """One value of a column. A mask is None where the column does not restrict such things."""
 
     value: str
+    units: BoolArray  # (B,) breasts for the AUC, or (V,) images
+    level: str = "breast"  # or image
     annotations: BoolArray | None = None  # (A,)
     volumes: BoolArray | None = None  # (V,)
-    breasts: BoolArray | None = None  # (B,) for the AUC; None: the AUC is that of images
 
 
 def find_subgroups(matched: MatchedPredictions, column: str) -> list[Subgroup]:
@@ -39,7 +40,8 @@ def find_subgroups(matched: MatchedPredictions, column: str) -> list[Subgroup]:
         return _groups_of_annotations(matched, *_divide_sizes(matched))
     if column == "position":
         positions = np.array(["MLO" if "mlo" in view.key.view else "CC" for view in matched.views])
-        return [Subgroup(str(value), volumes=positions == value) for value in np.unique(positions)]
+        groups = [(str(value), positions == value) for value in np.unique(positions)]
+        return [Subgroup(value, chosen, "image", volumes=chosen) for value, chosen in groups]
     if column in ("laterality", "split"):
         own = [breast.key[2] if column == "laterality" else breast.split or UNKNOWN for breast in matched.breasts]
         values, order = np.array(own), sorted(set(own))
@@ -51,7 +53,7 @@ def find_subgroups(matched: MatchedPredictions, column: str) -> list[Subgroup]:
             hint = f"did you mean '{near[0]}'?" if near else f"known columns: {', '.join(known)}."
             raise InputError(f"--by {column}: the cohort has no such column; {hint}")
         values, order = _divide_attribute([breast.attributes.get(column, UNKNOWN) for breast in matched.breasts])
-    return [Subgroup(value, volumes=(values == value)[matched.breast_of], breasts=values == value) for value in order]
+    return [Subgroup(value, values == value, volumes=(values == value)[matched.breast_of]) for value in order]
 
 
 def _groups_of_annotations(matched: MatchedPredictions, values: Any, order: list[str]) -> list[Subgroup]:
@@ -60,7 +62,7 @@ def _groups_of_annotations(matched: MatchedPredictions, values: Any, order: list
         chosen = (values == value) & matched.malignant
         breasts = np.array([breast.label != "malignant" for breast in matched.breasts])
         breasts[matched.breast_of[matched.annotations.volume[chosen]]] = True
-        groups.append(Subgroup(value, annotations=chosen, breasts=breasts))
+        groups.append(Subgroup(value, breasts, annotations=chosen))
     return groups
 
 

@@ -6,12 +6,13 @@ It is read from a prepared folder, from a folder of our tables, or from a folder
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from mm3d.data.datasets import bcs_dbt, tables
 from mm3d.data.datasets.keys import Key, keys_of
 from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
 from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
-from mm3d.data.records import Annotation, Label, Problem
+from mm3d.data.records import Annotation, Label, Laterality, Modality, Problem
 from mm3d.shared.errors import InputError
 
 
@@ -30,7 +31,7 @@ class TruthView:
 class TruthBreast:
     """One breast in one exam."""
 
-    key: tuple[str, str, str]  # patient, exam, laterality
+    key: tuple[str, str, Laterality]  # patient, exam, laterality
     label: Label | None
     split: str
     attributes: dict[str, str]
@@ -55,8 +56,8 @@ class Truth:
         return sorted({breast.patient for breast in self.breasts})
 
     @property
-    def modalities(self) -> set[str]:
-        return {view.key.modality for breast in self.breasts for view in breast.views}
+    def modalities(self) -> set[Modality]:
+        return {cast(Modality, view.key.modality) for breast in self.breasts for view in breast.views}
 
     def in_split(self, split: str | None) -> "Truth":
         """The part of the cohort in a split; None: all."""
@@ -104,18 +105,15 @@ def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
 
 def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem], notes: list[str]) -> Truth:
     views = list(views)
-    groups: dict[tuple[str, str, str], list[TableView]] = {}
+    worst = worst_grades(views)
+    breasts: dict[tuple[str, str, Laterality], TruthBreast] = {}
     for view in views:
-        groups.setdefault(view.breast, []).append(view)
-    breasts = []
-    for group, grade in worst_grades(views).items():
-        members = groups[group]
-        attributes: dict[str, str] = {}
-        for view in members:
-            attributes |= view.attributes
-        truth_views = tuple(TruthView(view.key, view.annotations, view.slices) for view in members)
-        breasts.append(TruthBreast(group, LABEL_OF[grade], members[0].split, attributes, truth_views))
+        breast = breasts.get(view.breast) or TruthBreast(view.breast, LABEL_OF[worst[view.breast]], view.split, {}, ())
+        truth_view = TruthView(view.key, view.annotations, view.slices)
+        breasts[view.breast] = replace(
+            breast, attributes=breast.attributes | view.attributes, views=(*breast.views, truth_view)
+        )
     if problems:
         first_problem = f"{problems[0].subject}: {problems[0].reason}"
         notes = [*notes, f"{len(problems)} rows of the tables are unusable, such as {first_problem}"]
-    return Truth(name, tuple(breasts), tuple(notes))
+    return Truth(name, tuple(breasts.values()), tuple(notes))

@@ -62,7 +62,7 @@ class TableView:
     attributes: dict[str, str]
 
     @property
-    def breast(self) -> tuple[str, str, str]:
+    def breast(self) -> tuple[str, str, Laterality]:
         return self.key.patient, self.key.study, self.laterality
 
 
