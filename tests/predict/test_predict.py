@@ -16,8 +16,7 @@ from mm3d.data.inputs import InputName
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import read
-from mm3d.predict.detect import SLICES_AT_ONCE, PredictSettings, ViewProposals, predict_breast
-from mm3d.predict.nms import suppress, unite
+from mm3d.predict.detect import SLICES_AT_ONCE, PredictSettings, ViewProposals, predict_breast, suppress, unite
 from mm3d.predict.suspicion import suspicion_map
 
 ALL = PredictSettings(nms=1.0)

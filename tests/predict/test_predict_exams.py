@@ -20,8 +20,8 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Position, View
 from mm3d.model import weights
 from mm3d.output.predictions import Finding, ViewPrediction, read
-from mm3d.predict.lesions import match_lesions, nipple_distance
-from mm3d.predict.operating_point import choose_operating_point
+from mm3d.predict.exam import match_lesions, nipple_distance
+from mm3d.predict.setup import choose_operating_point
 from mm3d.shared.errors import InputError
 
 

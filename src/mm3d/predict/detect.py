@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mm3d.data.batches import ImagePair, read_image, stack
@@ -13,13 +14,17 @@ from mm3d.data.datasets.keys import keys_of
 from mm3d.data.inputs import Histogram, InputName, has_slices, repeat_slices, visible_range
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
+from mm3d.model.boxes import iou_and_giou
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit
 from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
-from mm3d.predict.nms import FloatArray, IntArray, suppress, unite
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+UNION_IOU = 0.5  # of boxes in 3D that are united
+UNION_RATIO = 10.0  # of their scores, at most
 SLICES_AT_ONCE = 8  # with input slices, where every slice is a breast of its own
 
 
@@ -201,6 +206,18 @@ def _make_findings(
     return tuple(findings)
 
 
+def suppress(boxes: FloatArray, scores: FloatArray, limit: float) -> IntArray:
+    """Non-maximum suppression of boxes (P, 4) xyxy: from the highest score down, a box is kept unless its IoU with a
+    kept one exceeds `limit`. Returns the indices of the kept boxes, the highest score first."""
+    tensors = torch.from_numpy(boxes)
+    overlap = iou_and_giou(tensors[:, None], tensors[None])[0].numpy()
+    kept: list[int] = []
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if not (overlap[index, kept] > limit).any():
+            kept.append(index)
+    return np.array(kept, dtype=np.int64)
+
+
 def _unite_slices(boxes: FloatArray, scores: FloatArray, slices: IntArray, geometry: Geometry) -> tuple[Finding, ...]:
     """Make boxes in 3D of the boxes of all slices, each as many slices thick as Buda's sampling reaches, and unite
     those that overlap."""
@@ -214,3 +231,29 @@ def _unite_slices(boxes: FloatArray, scores: FloatArray, slices: IntArray, geome
         Finding((x1, y1, x2, y2), score, (z1 + z2 - 1) / 2, z2 - z1)
         for (x1, y1, z1, x2, y2, z2), score in zip(united.tolist(), best.tolist(), strict=True)
     )
+
+
+def unite(boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Buda's published rule for boxes in 3D (P, 6), x1, y1, z1, x2, y2, z2: boxes with an IoU above 0.5 and scores
+    within a factor of 10 become their union with the highest score, until there are none. Highest score first."""
+    united, best = [], []
+    left = np.ones(len(boxes), dtype=bool)
+    for index in np.argsort(-scores, kind="stable").tolist():
+        if not left[index]:
+            continue
+        box, score = boxes[index], scores[index]
+        left[index] = False
+        while (near := left & (_iou_3d(box, boxes) > UNION_IOU) & (score <= UNION_RATIO * scores)).any():
+            low, high = boxes[near, :3].min(axis=0), boxes[near, 3:].max(axis=0)
+            box = np.concatenate([np.minimum(box[:3], low), np.maximum(box[3:], high)])
+            left &= ~near
+        united.append(box)
+        best.append(score)
+    return np.array(united).reshape(-1, 6), np.array(best)
+
+
+def _iou_3d(box: FloatArray, boxes: FloatArray) -> FloatArray:
+    overlap = np.minimum(box[3:], boxes[:, 3:]) - np.maximum(box[:3], boxes[:, :3])
+    intersection = np.prod(np.maximum(overlap, 0.0), axis=1)
+    union = np.prod(box[3:] - box[:3]) + np.prod(boxes[:, 3:] - boxes[:, :3], axis=1) - intersection
+    return np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)

@@ -14,19 +14,23 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mm3d import __version__
+from mm3d.data.batches import prepared_breasts
 from mm3d.data.inputs import modality_of
-from mm3d.output.predictions import read_json, write_dbtex, write_json
+from mm3d.model import weights
+from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
 from mm3d.output.record import RECORD, read_record, write_record
-from mm3d.output.result import ExamResult
-from mm3d.output.writers import write_results
+from mm3d.output.result import ExamResult, Method
+from mm3d.output.writers import FILES, write_results
+from mm3d.predict.detect import predict_breast
 from mm3d.predict.exam import predict_exam
 from mm3d.predict.find import Archive, Exam, find_exams, hide_paths
-from mm3d.predict.folder import clear_results, is_finished, open_folder, place_results
-from mm3d.predict.prepared import predict_prepared
-from mm3d.predict.setup import Options, Setup, load_setup
+from mm3d.predict.setup import Options, Setup, choose_input, load_model, load_setup
+from mm3d.predict.suspicion import project
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError, describe_bug
 from mm3d.shared.files import partial_path, remove_partial
+from mm3d.shared.folders import check_settings
 
 
 def run(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
@@ -50,6 +54,32 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
             "and sizes are for DICOM exams."
         )
     return predict_prepared(prepared[0], output, options)
+
+
+def predict_prepared(folder: Path, output: Path, options: Options) -> int:
+    """Predict every breast of a prepared folder. Returns the exit code."""
+    path = weights.find(options.weights)
+    header = weights.read_header(path)
+    chosen, histogram = choose_input(options, header)
+    breasts = prepared_breasts(folder, options.split, modality_of(chosen))
+    model = load_model(path, options.chunk, options.engine)
+    console = Console()
+    say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
+    if chosen == "msp":
+        slices = weights.find(header.provenance.get("suspicion", path))
+        with show_progress(console, "projecting", len(breasts)) as advance:
+            breasts = project(breasts, slices, output / "projections", advance)
+    predicted = []
+    with show_progress(console, "predicting", len(breasts)) as advance:
+        for breast in breasts:
+            predicted.append(predict_breast(model, breast, chosen, histogram, options.settings))
+            advance()
+    about = {"name": "mm3d", "version": __version__, "weights": str(path), "input": chosen, "use": header.intended_use}
+    predictions = Predictions(tuple(predicted), about)
+    write_json(predictions, output / "predictions.json")
+    write_dbtex(predictions, output / "predictions.csv")
+    say(console, f"Wrote {output}: predictions.json, predictions.csv ({len(breasts)} breasts, input {chosen}).")
+    return 0
 
 
 def predict_exams(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
@@ -193,6 +223,42 @@ class Run:
             problems=[problem.reason for problem in self.archive.problems],
             others=self.archive.other_files,
         )
+
+
+def open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
+    """Refuse a folder with results of other settings or of another exam. Returns whether it is of a single exam."""
+    record = read_record(output)
+    if record is None or "failure" in record:  # of an exam that left no results
+        return len(exams) == 1
+    if "exam" in record and (len(exams) > 1 or record["exam"] != exams[0].code):
+        raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
+    check_settings(output, record.get("method"), method.settings())
+    return "exam" in record
+
+
+def is_finished(folder: Path, exam: Exam) -> bool:
+    """Whether all results of an exam are there and of these files. With a problem they are not finished."""
+    record = read_record(folder)
+    if record is None or exam.problems or record.get("problems"):
+        return False
+    same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
+    return same and all((folder / name).is_file() for name in FILES)
+
+
+def clear_results(folder: Path) -> None:
+    """Remove an exam's results, and nothing else."""
+    for name in (RECORD, *FILES):  # the record first: without it, nothing counts as finished
+        (folder / name).unlink(missing_ok=True)
+
+
+def place_results(partial: Path, folder: Path) -> None:
+    """Move complete results to their place. A new folder appears as a whole; in an old one, the record comes last."""
+    if not folder.exists():
+        partial.rename(folder)
+        return
+    for name in FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (partial / name).replace(folder / name)
 
 
 def _count(number: int, what: str) -> str:
