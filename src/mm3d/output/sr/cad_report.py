@@ -6,7 +6,6 @@ single image finding (TID 4006, 4021); which detections succeeded or failed (TID
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from mm3d.data.dicom.build import code, item, number
 from mm3d.data.dicom.header import functional_group
 from mm3d.data.records import Laterality, Position
 from mm3d.output.result import ExamResult
-from mm3d.output.sr.document import NAME, Kind, Location, Sources, make_document, read_sources, save
+from mm3d.output.sr.document import NAME, Location, Sources, read_sources, write_document
 
-KIND = Kind(str(MammographyCADSRStorage), 9002, "mm3d mammography CAD")
 LANGUAGE = Code("en", "RFC5646", "English")
 SIDES = {"L": codes.cid6022.LeftBreast, "R": codes.cid6022.RightBreast}
 VIEWS = {"CC": Code("399162004", "SCT", "cranio-caudal"), "MLO": Code("399368009", "SCT", "medio-lateral oblique")}
@@ -38,60 +36,50 @@ DIRECTIONS = (("L", "R"), ("P", "A"), ("H", "F"))  # of the axes of patient coor
 def write_cad_report(result: ExamResult, path: Path) -> None:
     """Write the Mammography CAD SR of an exam."""
     sources = read_sources(result)
-    library = _make_library(sources)
-    ds = make_document(sources, KIND, [*sources.images(), *(file for _, _, file in sources.unread)])
-    individual = [
-        _individual(sources, finding, place) for finding, place in zip(sources.findings, library.findings, strict=True)
-    ]
+    library, places = _make_library(sources)
+    individual = [_individual(sources, f, places[f.header.path, f.frame]) for f in sources.findings]
     root = _node(
         "CONTAINER",
         codes.DCM.MammographyCADReport,
         children=[
             _code("HAS CONCEPT MOD", codes.DCM.LanguageOfContentItemAndDescendants, LANGUAGE),
-            _node("CONTAINER", codes.DCM.ImageLibrary, "CONTAINS", library.entries, ContinuityOfContent="SEPARATE"),
+            _node("CONTAINER", codes.DCM.ImageLibrary, "CONTAINS", library, ContinuityOfContent="SEPARATE"),
             _code(
                 "CONTAINS",
                 codes.DCM.CADProcessingAndFindingsSummary,
                 sources.outcome(),
                 [*_impression(sources), *individual],
             ),
-            _detections(sources, library),
+            _detections(sources, len(library)),
             _code("CONTAINS", codes.DCM.SummaryOfAnalyses, codes.cid6042.NotAttempted),
         ],
         ContinuityOfContent="SEPARATE",
         ContentTemplateSequence=[item(MappingResource="DCMR", TemplateIdentifier="4000")],
     )
-    ds.update(root)
-    save(ds, path)
+    write_document(
+        sources,
+        root,
+        [*sources.images(), *(file for _, _, file in sources.unread)],
+        path,
+        sop_class=MammographyCADSRStorage,
+        series_number=9002,
+        description="mm3d mammography CAD",
+    )
 
 
-@dataclass(frozen=True)
-class _Library:
-    """The images. The rest of the tree refers to them by their place here, counted from 1."""
-
-    entries: list[Dataset]
-    files: list[int]  # the places of the files that were looked at
-    unread: list[int]  # the places of the files that could not be read
-    findings: list[int]  # the place of the image of each marked finding
-
-
-def _make_library(sources: Sources) -> _Library:
-    """First every file, then every frame that has a finding (a frame can only be named here), then the unread files."""
+def _make_library(sources: Sources) -> tuple[list[Dataset], dict[tuple[Path, int | None], int]]:
+    """The images: first every file, then every frame that has a finding (a frame can only be named here), then the
+    unread files. Also the place of every file and frame, counted from 1; the rest of the tree refers to it."""
+    images = [(view, header, None) for view in sources.result.views for header in view.headers]
+    images += [(finding.view, finding.header, finding.frame) for finding in sources.findings]
     entries: list[Dataset] = []
-    places: dict[tuple[str, int | None], int] = {}
-    for view, files in zip(sources.result.views, sources.views, strict=True):
-        for header, file in zip(view.headers, files, strict=True):
-            entries.append(_library_entry(file, view.laterality, view.position, header.pixel_spacing))
-            places[file.SOPInstanceUID, None] = len(entries)
-    whole = list(places.values())
-    for finding in sources.findings:
-        view, file = finding.view, finding.image
-        if (file.SOPInstanceUID, finding.frame) not in places:
-            entries.append(_library_entry(file, view.laterality, view.position, finding.spacing, finding.frame))
-            places[file.SOPInstanceUID, finding.frame] = len(entries)
-    found = [places[finding.image.SOPInstanceUID, finding.frame] for finding in sources.findings]
+    places: dict[tuple[Path, int | None], int] = {}
+    for view, header, frame in images:
+        if (header.path, frame) not in places:
+            entries.append(_library_entry(header.context, view.laterality, view.position, header.pixel_spacing, frame))
+            places[header.path, frame] = len(entries)
     unread = [_library_entry(file, laterality, position, None) for laterality, position, file in sources.unread]
-    return _Library([*entries, *unread], whole, list(range(len(entries) + 1, len(entries) + len(unread) + 1)), found)
+    return [*entries, *unread], places
 
 
 def _library_entry(
@@ -168,16 +156,17 @@ def _individual(sources: Sources, location: Location, image: int) -> Dataset:
     return _node("CONTAINER", IMPRESSION, "INFERRED FROM", [intent, finding], ContinuityOfContent="SEPARATE")
 
 
-def _detections(sources: Sources, library: _Library) -> Dataset:
-    """TID 4015: whether the detector could look at all images."""
-    parts = [_performed(codes.DCM.SuccessfulDetections, sources, library.files)]
+def _detections(sources: Sources, size: int) -> Dataset:
+    """TID 4015: whether the detector could look at all images. `size` is the number of images in the library."""
+    parts = [_performed(codes.DCM.SuccessfulDetections, sources, range(1, len(sources.images()) + 1))]
     if sources.result.problems:
-        parts.append(_performed(codes.DCM.FailedDetections, sources, library.unread))
+        unread = range(size - len(sources.unread) + 1, size + 1)
+        parts.append(_performed(codes.DCM.FailedDetections, sources, unread))
     done = codes.cid6042.PartiallySucceeded if sources.result.problems else codes.cid6042.Succeeded
     return _code("CONTAINS", codes.DCM.SummaryOfDetections, done, parts)
 
 
-def _performed(name: Code, sources: Sources, places: list[int]) -> Dataset:
+def _performed(name: Code, sources: Sources, places: Iterable[int]) -> Dataset:
     """TID 4017: what was looked for, and in which images of the library."""
     images = [_reference("HAS PROPERTIES", place) for place in places]
     performed = _code("CONTAINS", codes.DCM.DetectionPerformed, FINDING, [*_algorithm(sources), *images])

@@ -9,18 +9,19 @@ of the first pixel, as in DICOM's SCOORD.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from highdicom.sr.utils import collect_evidence
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from mm3d.data.dicom.build import item, uid
-from mm3d.data.dicom.header import read_dataset, slices_of
+from mm3d.data.dicom.header import Header, read_dataset, slices_of
 from mm3d.data.records import Laterality, Position
 from mm3d.output.predictions import Finding
 from mm3d.output.result import ExamResult, ViewResult
@@ -41,22 +42,12 @@ OF_THE_IMAGE = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What tells the two reports apart."""
-
-    sop_class: str
-    series_number: int
-    description: str
-
-
 class Location(NamedTuple):
     """Where a marked finding lies in the files of its view."""
 
     name: str  # such as LCC DBT 1, or LCC1 DBT 1 in a repeated view; unique in the exam
     view: ViewResult
-    image: Dataset  # the file
-    spacing: float | None  # of its pixels, mm
+    header: Header  # of the file
     frame: int | None  # from 1; None if the file holds one image
     box: tuple[float, float, float, float]  # x1, y1, x2, y2 in the file's own pixels
     score: float
@@ -64,10 +55,9 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """A result with the DICOM attributes of its files."""
+    """What both reports say."""
 
     result: ExamResult
-    views: tuple[tuple[Dataset, ...], ...]  # for each view of the result, its files
     unread: tuple[tuple[Laterality, Position, Dataset], ...]  # not looked at, but a report can refer to them
     findings: tuple[Location, ...]  # the marked ones, view by view, the highest score of a view first
 
@@ -75,9 +65,10 @@ class Sources:
     def study(self) -> str:
         return self.result.views[0].headers[0].study
 
-    def images(self) -> Iterator[Dataset]:
-        for files in self.views:
-            yield from files
+    def images(self, side: Laterality | None = None) -> list[Dataset]:
+        """The attributes of all files that were looked at, or of those of one breast."""
+        views = [view for view in self.result.views if side in (None, view.laterality)]
+        return [header.context for view in views for header in view.headers]
 
     def summary(self) -> str:
         """The report in a sentence or two, for people who read its text."""
@@ -114,7 +105,7 @@ class Sources:
 
     def tracking_uid(self, finding: Location) -> UID:
         """The same in both reports, and in every report of these findings."""
-        place = (str(finding.image.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
+        place = (str(finding.header.context.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
         return uid(*place, self.result.method.version, self.result.method.weights)
 
     def identity(self) -> list[str]:
@@ -126,8 +117,8 @@ class Sources:
             [problem.view for problem in result.problems],
         ]
         views = [
-            ([str(file.SOPInstanceUID) for file in files], view.name, view.turned, view.findings)
-            for view, files in zip(result.views, self.views, strict=True)
+            ([str(h.context.SOPInstanceUID) for h in view.headers], view.name, view.turned, view.findings)
+            for view in result.views
         ]
         return [self.study, repr(content), repr(views)]
 
@@ -141,13 +132,9 @@ def read_sources(result: ExamResult) -> Sources:
     for header in (header for view in result.views for header in view.headers):
         if (header.patient, header.study) != (first.patient, first.study):
             raise InputError(f"{header.path} is not of the study of {first.path}; report one study at a time.")
-    views = tuple(tuple(_check_uids(header.context, header.path) for header in view.headers) for view in result.views)
-    findings = [
-        location
-        for view, files in zip(result.views, views, strict=True)
-        for location in _locate_findings(view, files, result.threshold)
-    ]
-    return Sources(result, views, tuple(_find_unread(result, first.study)), tuple(findings))
+        _check_uids(header.context, header.path)
+    findings = [location for view in result.views for location in _locate_findings(view, result.threshold)]
+    return Sources(result, tuple(_find_unread(result, first.study)), tuple(findings))
 
 
 def _check_uids(dataset: Dataset, path: Path) -> Dataset:
@@ -171,14 +158,12 @@ def _find_unread(result: ExamResult, study: str) -> Iterator[tuple[Laterality, P
                 yield problem.laterality, problem.position, dataset
 
 
-def _locate_findings(view: ViewResult, files: tuple[Dataset, ...], threshold: float) -> Iterator[Location]:
+def _locate_findings(view: ViewResult, threshold: float) -> Iterator[Location]:
     marked = [finding for finding in view.findings if finding.score >= threshold and _has_area(finding)]
     marked.sort(key=lambda finding: -finding.score)
     for number, finding in enumerate(marked, 1):
-        file, frame = _find_frame(view, finding)
-        box = _box_in_file(view, finding)
-        spacing = view.headers[file].pixel_spacing
-        yield Location(f"{view.name} {number}", view, files[file], spacing, frame, box, finding.score)
+        header, frame = _find_frame(view, finding)
+        yield Location(f"{view.name} {number}", view, header, frame, _box_in_file(view, finding), finding.score)
 
 
 def _has_area(finding: Finding) -> bool:
@@ -186,7 +171,7 @@ def _has_area(finding: Finding) -> bool:
     return x1 < x2 and y1 < y2
 
 
-def _find_frame(view: ViewResult, finding: Finding) -> tuple[int, int | None]:
+def _find_frame(view: ViewResult, finding: Finding) -> tuple[Header, int | None]:
     """The file of a finding, and its frame: from 1, None if the file holds one image."""
     slices = slices_of(view.headers)
     z = finding.slice
@@ -198,7 +183,7 @@ def _find_frame(view: ViewResult, finding: Finding) -> tuple[int, int | None]:
         )
     file, number = slices[round(z)]
     header = view.headers[file]
-    return file, number + 1 if header.kind == "volume" or header.frames > 1 else None
+    return header, number + 1 if header.kind == "volume" or header.frames > 1 else None
 
 
 def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, float, float]:
@@ -213,32 +198,39 @@ def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, floa
     return x1, y1, x2, y2
 
 
-def make_document(sources: Sources, kind: Kind, evidence: Iterable[Dataset]) -> Dataset:
-    """A report without its content. `evidence`: all files that the content refers to."""
+def write_document(
+    sources: Sources,
+    content: Dataset,
+    evidence: list[Dataset],
+    path: Path,
+    *,
+    sop_class: UID,
+    series_number: int,
+    description: str,
+) -> None:
+    """Write a report. `content` is the root of its tree, and `evidence` has all files that the content refers to."""
     ds = Dataset()
     ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
-    _copy_patient_and_study(sources.views[0][0], ds)
+    _copy_patient_and_study(evidence[0], ds)
     ds.StudyInstanceUID = UID(sources.study)
-    identity = (kind.sop_class, *sources.identity())
+    identity = (sop_class, *sources.identity())
     ds.SeriesInstanceUID, ds.SOPInstanceUID = uid(*identity, "series"), uid(*identity, "instance")
-    ds.SOPClassUID = UID(kind.sop_class)
+    ds.SOPClassUID = sop_class
     when = sources.result.predicted_at
     ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = when.strftime("%Y%m%d")
     ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = when.strftime("%H%M%S")
-    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", kind.series_number, 1
-    ds.SeriesDescription = kind.description
+    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", series_number, 1
+    ds.SeriesDescription = description
     ds.ReferencedPerformedProcedureStepSequence = []
     ds.PerformedProcedureCodeSequence = []
     ds.Manufacturer = ds.ManufacturerModelName = NAME
     ds.SoftwareVersions = sources.result.method.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
-    ds.CurrentRequestedProcedureEvidenceSequence = [_evidence(sources.study, evidence)]
-    return ds
-
-
-def save(ds: Dataset, path: Path) -> None:
+    # highdicom could compare the evidence with the content, but not with that of a CAD report. So it is given none.
+    nothing = item(ContentSequence=[])
+    ds.CurrentRequestedProcedureEvidenceSequence, _ = collect_evidence(evidence, nothing, sources.study)
+    ds.update(content)
     ds.file_meta = FileMetaDataset()
-    ds.file_meta.MediaStorageSOPClassUID, ds.file_meta.MediaStorageSOPInstanceUID = ds.SOPClassUID, ds.SOPInstanceUID
     ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     with replacing(path) as partial:
         ds.save_as(partial, enforce_file_format=True)
@@ -253,16 +245,3 @@ def _copy_patient_and_study(source: Dataset, ds: Dataset) -> None:
     for element in copied:
         if element.keyword not in OF_THE_IMAGE:
             ds.add(element)
-
-
-def _evidence(study: str, images: Iterable[Dataset]) -> Dataset:
-    series: dict[str, list[Dataset]] = {}
-    for image in images:
-        reference = item(ReferencedSOPClassUID=image.SOPClassUID, ReferencedSOPInstanceUID=image.SOPInstanceUID)
-        series.setdefault(image.SeriesInstanceUID, []).append(reference)
-    return item(
-        StudyInstanceUID=study,
-        ReferencedSeriesSequence=[
-            item(SeriesInstanceUID=name, ReferencedSOPSequence=references) for name, references in series.items()
-        ],
-    )

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import numpy as np
 from highdicom import sr
-from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
-from pydicom.sr.coding import Code
 from pydicom.uid import ComprehensiveSRStorage
 
 from mm3d.data.dicom.build import uid
+from mm3d.data.records import Laterality
 from mm3d.output.result import ExamResult
-from mm3d.output.sr.document import NAME, Kind, Location, Sources, make_document, read_sources, save
+from mm3d.output.sr.document import NAME, Location, Sources, read_sources, write_document
 
-KIND = Kind(str(ComprehensiveSRStorage), 9001, "mm3d findings")
 SIDES = {"L": codes.SCT.Left, "R": codes.SCT.Right}
 
 
@@ -24,25 +22,25 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
     """Write the Comprehensive SR of an exam."""
     sources = read_sources(result)
     algorithm = sr.AlgorithmIdentification(NAME, result.method.version, sources.parameters())
-    groups: list[sr.PlanarROIMeasurementsAndQualitativeEvaluations | sr.MeasurementsAndQualitativeEvaluations] = []
-    groups += [_finding_group(sources, finding, algorithm) for finding in sources.findings]
-    for side, score in sorted(result.breast_scores.items()):
-        files = [
-            file
-            for view, files in zip(result.views, sources.views, strict=True)
-            for file in files
-            if view.laterality == side
-        ]
-        groups.append(_score_group(f"{side} breast", SIDES[side], score, files, sources, algorithm))
-    groups.append(_exam_group(sources, algorithm))
+    groups: list[sr.PlanarROIMeasurementsAndQualitativeEvaluations | sr.MeasurementsAndQualitativeEvaluations] = [
+        *(_finding_group(sources, finding, algorithm) for finding in sources.findings),
+        *(_score_group(sources, algorithm, score, side) for side, score in sorted(result.breast_scores.items())),
+        _exam_group(sources, algorithm),
+    ]
     content = sr.MeasurementReport(
         observation_context=_observer(result),
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
     )
-    ds = make_document(sources, KIND, sources.images())
-    ds.update(content[0])
-    save(ds, path)
+    write_document(
+        sources,
+        content[0],
+        sources.images(),
+        path,
+        sop_class=ComprehensiveSRStorage,
+        series_number=9001,
+        description="mm3d findings",
+    )
 
 
 def _observer(result: ExamResult) -> sr.ObservationContext:
@@ -63,11 +61,12 @@ def _finding_group(
     sources: Sources, finding: Location, algorithm: sr.AlgorithmIdentification
 ) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
     x1, y1, x2, y2 = finding.box
+    image = finding.header.context
     frames = None if finding.frame is None else [finding.frame]
     region = sr.ImageRegion(
         graphic_type=sr.GraphicTypeValues.POLYLINE,
         graphic_data=np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2), (x1, y1)]),  # closed: the first point again
-        source_image=sr.SourceImageForRegion(finding.image.SOPClassUID, finding.image.SOPInstanceUID, frames),
+        source_image=sr.SourceImageForRegion(image.SOPClassUID, image.SOPInstanceUID, frames),
     )
     site = sr.FindingSite(codes.SCT.Breast, laterality=SIDES[finding.view.laterality])
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
@@ -82,11 +81,8 @@ def _finding_group(
 
 def _exam_group(sources: Sources, algorithm: sr.AlgorithmIdentification) -> sr.MeasurementsAndQualitativeEvaluations:
     """The exam's score, and whether anything is marked: as a code for software, as a sentence for people."""
-    sides = sorted(sources.result.breast_scores)
-    side = codes.SCT.Bilateral if len(sides) == 2 else SIDES[sides[0]]
     evaluation = sr.QualitativeEvaluation(codes.DCM.CADProcessingAndFindingsSummary, sources.outcome())
-    images = list(sources.images())
-    group = _score_group("exam", side, sources.result.score, images, sources, algorithm, [evaluation])
+    group = _score_group(sources, algorithm, sources.result.score, None, [evaluation])
     group[0].ContentSequence.append(
         sr.TextContentItem(codes.DCM.Comment, sources.summary(), relationship_type=sr.RelationshipTypeValues.CONTAINS)
     )
@@ -94,22 +90,26 @@ def _exam_group(sources: Sources, algorithm: sr.AlgorithmIdentification) -> sr.M
 
 
 def _score_group(
-    name: str,
-    side: Code,
-    score: float,
-    files: list[Dataset],
     sources: Sources,
     algorithm: sr.AlgorithmIdentification,
+    score: float,
+    side: Laterality | None,
     evaluations: list[sr.QualitativeEvaluation] | None = None,
 ) -> sr.MeasurementsAndQualitativeEvaluations:
-    site = sr.FindingSite(codes.SCT.Breast, laterality=side)
+    """The score of the breast on one side; None: of the exam."""
+    name = "exam" if side is None else f"{side} breast"
+    sides = [SIDES[known] for known in sources.result.breast_scores if side in (None, known)]
+    site = sr.FindingSite(codes.SCT.Breast, laterality=codes.SCT.Bilateral if len(sides) == 2 else sides[0])
+    images = [
+        sr.SourceImageForMeasurementGroup(image.SOPClassUID, image.SOPInstanceUID) for image in sources.images(side)
+    ]
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid(sources.study, name), name),
         algorithm_id=algorithm,
         finding_sites=[site],
         measurements=[_probability(score, site)],
         qualitative_evaluations=evaluations,
-        source_images=[sr.SourceImageForMeasurementGroup(file.SOPClassUID, file.SOPInstanceUID) for file in files],
+        source_images=images,
     )
 
 
