@@ -76,7 +76,7 @@ def test_rows_are_gathered_and_repeated_rows_are_kept(tmp_path: Path) -> None:
         (",0.5", ",inf", "Score 'inf' is not a number"),
         (",0.5", ",", "Score '' is not a number"),
         (",0.5", ",high", "Score 'high' is not a number"),
-        (",30,", ",-30,", "negative size: Width -30, Height 40"),
+        (",30,", ",-30,", "the box [10.0, 20.0, -20.0, 60.0] has a negative size"),
         (",40,", ",-1,", "negative size"),
         (",10,", ",left,", "X 'left' is not a number"),
         (",13,", ",x,", "Z 'x' is not a number"),
@@ -164,7 +164,10 @@ def test_the_csv_keeps_the_proposals_and_is_read_back(tmp_path: Path) -> None:
         (lambda c: c["breasts"][0]["views"][0]["findings"][0].update(box=[3, 0, 1]), "not four finite numbers"),
         (lambda c: c["breasts"][0]["views"][0].pop("view"), r"'views'\[0\]: the setting 'view' is missing"),
         (lambda c: c["breasts"][0].update(laterality="R"), r"'breasts'\[0\]: P1 S1: a view is not of the side R"),
-        (lambda c: c["breasts"].append(c["breasts"][1]), "P2 S1 rcc2 is there twice"),
+        (
+            lambda c: c["breasts"][1]["views"].append(c["breasts"][1]["views"][0]),
+            r"'breasts'\[1\]: the view P2 S1 rcc2 is there twice",
+        ),
         (
             lambda c: c["breasts"].append(c["breasts"][1] | {"views": [{"view": "rmlo", "findings": []}]}),
             "the breast P2 S1 R is there twice",

@@ -97,9 +97,11 @@ def test_several_reports_are_listed_with_what_was_found(tmp_path: Path) -> None:
     for name in ("a", "b&<i>", "c", "d"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.html").write_text(name)
-    (tmp_path / "a" / "run.json").write_text('{"score": 0.826, "marked": 2}')
-    (tmp_path / "c" / "run.json").write_text('{"score": "<script>", "marked": 1}')
-    (tmp_path / "d" / "run.json").write_text('{"score": 0, "marked": 1, "problems": ["L CC: it is cut off."]}')
+    (tmp_path / "a" / "run.json").write_text('{"version": 1, "score": 0.826, "marked": 2}')
+    (tmp_path / "c" / "run.json").write_text('{"version": 1, "score": "<script>", "marked": 1}')
+    (tmp_path / "d" / "run.json").write_text(
+        '{"version": 1, "score": 0, "marked": 1, "problems": ["L CC: it is cut off."]}'
+    )
     with Server(tmp_path) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         status, page = get(server.address)
@@ -120,7 +122,9 @@ def test_an_exam_without_a_report_is_told_beside_the_one_that_has_one(tmp_path: 
 
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "report.html").write_text("the report")
-    (tmp_path / "run.json").write_text('{"failures": {"bad1": "it has no view.", "b&d": "it has no view."}}')
+    (tmp_path / "run.json").write_text(
+        '{"version": 1, "failures": {"bad1": "it has no view.", "b&d": "it has no view."}}'
+    )
     with Server(tmp_path) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         _, page = get(server.address)

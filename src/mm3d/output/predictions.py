@@ -12,10 +12,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from mm3d.data.datasets.assemble import read_rows
 from mm3d.data.datasets.keys import KEY, Key
@@ -81,6 +81,8 @@ class ViewPrediction:
     def __post_init__(self) -> None:
         if not re.fullmatch("(l|r)(cc|mlo)[0-9]*", self.view):
             raise InputError(f"the view {self.view!r} is none of lcc, lmlo, rcc and rmlo")
+        if self.modality not in get_args(Modality):
+            raise InputError(f"the modality {self.modality!r} is neither DBT nor FFDM")
         if self.score is not None and not math.isfinite(self.score):
             raise InputError(f"the score {self.score} of the view is not a finite number")
 
@@ -108,6 +110,9 @@ class BreastPrediction:
             raise InputError(f"{self.patient} {self.exam}: a view is not of the side {self.laterality}")
         if self.score is not None and not math.isfinite(self.score):
             raise InputError(f"the score {self.score} of the breast is not a finite number")
+        for key, count in Counter(self.view_keys()).items():
+            if count > 1:
+                raise InputError(f"the view {key.name} is there twice; keep one.")
 
     def view_keys(self) -> list[Key]:
         return [Key(self.patient, self.exam, view.view, view.modality) for view in self.views]
@@ -122,12 +127,6 @@ class Predictions:
     places: Mapping[Key, str] = field(default_factory=dict, compare=False)  # file and row of each view, for messages
 
     def __post_init__(self) -> None:
-        views = Counter(key for key, _ in self.views())
-        for key, count in views.items():
-            if count > 1:
-                raise InputError(
-                    f"{self.places.get(key, 'predictions')}: the view {key.name} is there twice; keep one."
-                )
         seen: set[tuple[str, ...]] = set()
         for breast in self.breasts:
             name = (breast.patient, breast.exam, breast.laterality)
@@ -158,36 +157,28 @@ def read_dbtex(path: Path) -> Predictions:
     views: dict[Key, list[Finding]] = {}
     places: dict[Key, str] = {}
     for number, row in enumerate(read_rows(path, COLUMNS), 2):  # as spreadsheets count: the header is row 1
-        place = f"{path}, row {number}"
         key = Key(row["PatientID"], row["StudyUID"], row["View"].lower(), row.get("Modality", "").upper() or "DBT")
-        places.setdefault(key, place)
         try:
-            if key.modality not in ("DBT", "FFDM"):
-                raise InputError(f"the modality {key.modality!r} is neither DBT nor FFDM")
-            views.setdefault(key, []).append(_finding(row, key.modality))
+            finding = _finding(row, key.modality)
+            _view(key, [finding])  # checks view and modality
         except InputError as error:
-            raise InputError(f"{place}: {error}; mend or remove the row.") from error
-    breasts: dict[tuple[str, str, str], list[ViewPrediction]] = {}
+            raise InputError(f"{path}, row {number}: {error}; mend or remove the row.") from error
+        places.setdefault(key, f"{path}, row {number}")
+        views.setdefault(key, []).append(finding)
+    breasts: dict[tuple[str, str, Laterality], list[ViewPrediction]] = {}
     for key, findings in views.items():
-        try:
-            view = ViewPrediction(key.view, tuple(findings), cast(Modality, key.modality))
-        except InputError as error:
-            raise InputError(f"{places[key]}: {error}; mend or remove the row.") from error
-        breasts.setdefault((key.patient, key.study, key.view[0].upper()), []).append(view)
-    return Predictions(
-        tuple(
-            BreastPrediction(patient, exam, cast(Laterality, side), tuple(members))
-            for (patient, exam, side), members in breasts.items()
-        ),
-        places=places,
-    )
+        view = _view(key, findings)
+        breasts.setdefault((key.patient, key.study, view.laterality), []).append(view)
+    return Predictions(tuple(BreastPrediction(*name, tuple(own)) for name, own in breasts.items()), places=places)
+
+
+def _view(key: Key, findings: Sequence[Finding]) -> ViewPrediction:
+    return ViewPrediction(key.view, tuple(findings), cast(Modality, key.modality))
 
 
 def _finding(row: Mapping[str, str], modality: str) -> Finding:
     given = {column: _number(column, row[column]) for column in NUMBERS if column != "Z"}
     x, y, width, height, depth = (given[column] for column in ("X", "Y", "Width", "Height", "Depth"))
-    if width < 0 or height < 0:
-        raise InputError(f"the box has a negative size: Width {row['Width']}, Height {row['Height']}")
     middle = None
     if row["Z"] and modality == "DBT":
         middle = _number("Z", row["Z"]) + (max(depth, 1.0) - 1) / 2
@@ -232,10 +223,8 @@ def read_json(path: Path) -> Predictions:
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise InputError(f"{path} has no 'version': {VERSION}; it is not a file of predictions that this mm3d reads.")
     predictions = from_dict(_Content, content, str(path))
-    places: dict[Key, str] = {}
-    for i, breast in enumerate(predictions.breasts):
-        for key in breast.view_keys():
-            places.setdefault(key, f"{path}: 'breasts'[{i}]")
+    breasts = enumerate(predictions.breasts)
+    places = {key: f"{path}: 'breasts'[{i}]" for i, breast in breasts for key in breast.view_keys()}
     return Predictions(predictions.breasts, predictions.model, places)
 
 

@@ -1,12 +1,13 @@
 """The files that are written for every exam. A new output format is a function in a new file and a line in WRITERS."""
 
+import platform
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from mm3d.output.predictions import write_dbtex, write_json
-from mm3d.output.record import RECORD, write_exam_record
+from mm3d.output.record import RECORD, write_record
 from mm3d.output.report.page import write_report
 from mm3d.output.result import ExamResult
 from mm3d.output.sr.cad_report import write_cad_report
@@ -20,6 +21,7 @@ WRITERS: dict[str, Callable[[ExamResult, Path], None]] = {
     "sr/measurements.dcm": write_measurement_report,
     "sr/cad.dcm": write_cad_report,
 }
+PACKAGES = ("torch", "numpy", "pydicom", "highdicom")  # and the engine, if it is not torch
 FILES = (*WRITERS, RECORD)  # run.json comes last: an exam that has one is complete
 
 
@@ -28,5 +30,36 @@ def write_results(result: ExamResult, folder: Path) -> None:
     start = time.perf_counter()
     for name, write in WRITERS.items():
         write(result, folder / name)
-    seconds = {**result.seconds, "outputs": time.perf_counter() - start}
-    write_exam_record(replace(result, seconds=seconds), folder)
+    _write_exam_record(result, folder, {**result.seconds, "outputs": time.perf_counter() - start})
+
+
+def _write_exam_record(result: ExamResult, folder: Path, seconds: Mapping[str, float]) -> None:
+    views = [
+        {
+            "view": view.view,
+            "modality": view.modality,
+            "slices": len(view.frames),
+            "score": view.score,
+            "findings": len(view.findings),
+            "marked": sum(finding.score >= result.threshold for finding in view.findings),
+        }
+        for view in result.views
+    ]
+    write_record(
+        folder,
+        exam=result.code or result.exam,
+        method=result.method.settings(),
+        files=dict(result.files),
+        made=result.predicted_at.isoformat(timespec="seconds"),
+        python=platform.python_version(),
+        packages={name: version(name) for name in (*PACKAGES, result.method.engine)},
+        device=result.method.device,
+        views=views,
+        breasts=dict(result.breast_scores),
+        score=result.score,
+        marked=len(result.marked()),
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        notes=list(result.notes),
+        problems=[problem.reason for problem in result.problems],
+        others=result.other_files,
+    )

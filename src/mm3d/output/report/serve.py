@@ -7,7 +7,6 @@ foreign name can be made to lead here.
 
 import html
 import io
-import json
 import mimetypes
 import secrets
 import shutil
@@ -20,10 +19,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
+from mm3d.output.record import RECORD, read_record
 from mm3d.shared.errors import InputError
 
 REPORT = "report.html"
-RECORD = "run.json"  # `mm3d predict` writes it beside a report
 LOOPBACK = "127.0.0.1"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -58,7 +57,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
         self.reports = find_reports(folder)
-        self.failed = sorted(_read_record(folder / RECORD).get("failures", {}))
+        self.failed = sorted((read_record(folder) or {}).get("failures", {}))
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Request)
@@ -135,23 +134,15 @@ def _content_type(path: Path) -> str:
 def _list(server: Server) -> str:
     items = (
         f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a>'
-        f"{_describe_exam(_read_record((server.folder / path).with_name(RECORD)))}</li>"
+        f"{_describe_exam(read_record((server.folder / path).parent) or {})}</li>"
         for path in server.reports
     )
     failed = f"<p>Could not be predicted, {RECORD} says why: {html.escape(', '.join(server.failed))}.</p>"
     return LIST.format(items="".join(items), failed=failed if server.failed else "")
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    """A record. Empty if there is none, because reports are also written from Python."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def _describe_exam(record: dict[str, Any]) -> str:
+    """What is beside the link to a report; nothing if it has no record, because it was written from Python."""
     try:
         score, marked, problems = float(record["score"]), int(record["marked"]), len(record.get("problems", ()))
     except (ValueError, KeyError, TypeError):

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from highdicom.sr import CodedConcept
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.uid import MammographyCADSRStorage
 
-from mm3d.data.dicom.build import code, item, number
+from mm3d.data.dicom.build import item, number
 from mm3d.data.dicom.header import functional_group
 from mm3d.data.records import Laterality, Position
 from mm3d.output.result import ExamResult
@@ -56,15 +57,8 @@ def write_cad_report(result: ExamResult, path: Path) -> None:
         ContinuityOfContent="SEPARATE",
         ContentTemplateSequence=[item(MappingResource="DCMR", TemplateIdentifier="4000")],
     )
-    write_document(
-        sources,
-        root,
-        [*sources.images(), *(file for _, _, file in sources.unread)],
-        path,
-        sop_class=MammographyCADSRStorage,
-        series_number=9002,
-        description="mm3d mammography CAD",
-    )
+    evidence = [*sources.images(), *(file for _, _, file in sources.unread)]
+    write_document(sources, MammographyCADSRStorage, root, evidence, path)
 
 
 def _make_library(sources: Sources) -> tuple[list[Dataset], dict[tuple[Path, int | None], int]]:
@@ -192,12 +186,12 @@ def _reference(relationship: str, entry: int) -> Dataset:
 
 
 def _number(relationship: str, name: Code, value: float, unit: Code) -> Dataset:
-    measured = item(NumericValue=number(value), MeasurementUnitsCodeSequence=[_concept(unit)])
+    measured = item(NumericValue=number(value), MeasurementUnitsCodeSequence=[CodedConcept.from_code(unit)])
     return _node("NUM", name, relationship, MeasuredValueSequence=[measured])
 
 
 def _code(relationship: str, name: Code, value: Code, children: Iterable[Dataset] = ()) -> Dataset:
-    return _node("CODE", name, relationship, children, ConceptCodeSequence=[_concept(value)])
+    return _node("CODE", name, relationship, children, ConceptCodeSequence=[CodedConcept.from_code(value)])
 
 
 def _node(
@@ -208,12 +202,8 @@ def _node(
     if relationship:
         node.RelationshipType = relationship
     if name is not None:
-        node.ConceptNameCodeSequence = [_concept(name)]
+        node.ConceptNameCodeSequence = [CodedConcept.from_code(name)]
     children = list(children)
     if children:
         node.ContentSequence = children
     return node
-
-
-def _concept(given: Code) -> Dataset:
-    return code(given.value, given.meaning, given.scheme_designator)

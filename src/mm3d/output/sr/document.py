@@ -18,7 +18,7 @@ from highdicom.sr.utils import collect_evidence
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
-from pydicom.uid import UID, ExplicitVRLittleEndian
+from pydicom.uid import UID, ComprehensiveSRStorage, ExplicitVRLittleEndian, MammographyCADSRStorage
 
 from mm3d.data.dicom.build import item, uid
 from mm3d.data.dicom.header import Header, read_dataset, slices_of
@@ -29,6 +29,10 @@ from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
 NAME = "mm3d"
+SERIES = {  # number and description
+    ComprehensiveSRStorage: (9001, "mm3d findings"),
+    MammographyCADSRStorage: (9002, "mm3d mammography CAD"),
+}
 SIDES = {"L": "left", "R": "right"}
 # Of the patient and general study modules. The standard wants them even if they are empty.
 REQUIRED = (
@@ -198,17 +202,9 @@ def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, floa
     return x1, y1, x2, y2
 
 
-def write_document(
-    sources: Sources,
-    content: Dataset,
-    evidence: list[Dataset],
-    path: Path,
-    *,
-    sop_class: UID,
-    series_number: int,
-    description: str,
-) -> None:
+def write_document(sources: Sources, sop_class: UID, content: Dataset, evidence: list[Dataset], path: Path) -> None:
     """Write a report. `content` is the root of its tree, and `evidence` has all files that the content refers to."""
+    number, description = SERIES[sop_class]
     ds = Dataset()
     ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
     _copy_patient_and_study(evidence[0], ds)
@@ -219,7 +215,7 @@ def write_document(
     when = sources.result.predicted_at
     ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = when.strftime("%Y%m%d")
     ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = when.strftime("%H%M%S")
-    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", series_number, 1
+    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", number, 1
     ds.SeriesDescription = description
     ds.ReferencedPerformedProcedureStepSequence = []
     ds.PerformedProcedureCodeSequence = []

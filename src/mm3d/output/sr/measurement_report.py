@@ -32,15 +32,7 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
         procedure_reported=codes.SCT.Mammography,
         imaging_measurements=groups,
     )
-    write_document(
-        sources,
-        content[0],
-        sources.images(),
-        path,
-        sop_class=ComprehensiveSRStorage,
-        series_number=9001,
-        description="mm3d findings",
-    )
+    write_document(sources, ComprehensiveSRStorage, content[0], sources.images(), path)
 
 
 def _observer(result: ExamResult) -> sr.ObservationContext:
