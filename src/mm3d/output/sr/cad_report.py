@@ -17,9 +17,9 @@ from pydicom.sr.coding import Code
 from pydicom.uid import MammographyCADSRStorage
 
 from mm3d.data.dicom.build import item, number
-from mm3d.data.dicom.header import functional_group
+from mm3d.data.dicom.header import Header, functional_group
 from mm3d.data.records import Laterality, Position
-from mm3d.output.result import ExamResult
+from mm3d.output.result import ExamResult, ViewResult
 from mm3d.output.sr.document import NAME, Location, Sources, read_sources, write_document
 
 LANGUAGE = Code("en", "RFC5646", "English")
@@ -64,7 +64,8 @@ def write_cad_report(result: ExamResult, path: Path) -> None:
 def _make_library(sources: Sources) -> tuple[list[Dataset], dict[tuple[Path, int | None], int]]:
     """The images: first every file, then every frame that has a finding (a frame can only be named here), then the
     unread files. Also the place of every file and frame, counted from 1; the rest of the tree refers to it."""
-    images = [(view, header, None) for view in sources.result.views for header in view.headers]
+    images: list[tuple[ViewResult, Header, int | None]] = []
+    images += [(view, header, None) for view in sources.result.views for header in view.headers]
     images += [(finding.view, finding.header, finding.frame) for finding in sources.findings]
     entries: list[Dataset] = []
     places: dict[tuple[Path, int | None], int] = {}
