@@ -121,16 +121,14 @@ class Run:
         say(self.console, f"Weights {method.weights}: {method.intended_use}")
         for remark in sorted({remark for exam in self.archive.exams for remark in self._remarks(exam)}):
             say(self.console, f"note: {remark}")
-        if not self.single:
-            self._write_lists()
+        self._write_lists()
         for problem in self.archive.problems:
             say(self.console, f"problem: {problem.reason}")
         with show_progress(self.console, "predicting", len(self.archive.exams)) as advance:
             for exam in self.archive.exams:
                 self._predict(replace(exam, notes=(*exam.notes, *self._remarks(exam))), start_seconds)
                 advance()
-        if not self.single:
-            self._write_lists()
+        self._write_lists()
         self._say_end()
         return 1 if self.failures or self.problems else 0
 
@@ -142,23 +140,22 @@ class Run:
     def _predict(self, exam: Exam, start_seconds: float) -> None:
         """Predict one exam. Whatever goes wrong with it, the others are predicted."""
         folder = self.output if self.single else self.output / exam.code
-        partial, work = partial_path(self.output / exam.code), partial_path(self.output / f"{exam.code}-images")
+        hidden = partial_path(self.output / exam.code)
         try:
             if is_finished(folder, exam):
                 self.skipped += 1
                 return
             clear_results(folder)
-            result = predict_exam(exam, self.setup, work, {"start": start_seconds})
-            write_results(result, partial)
-            place_results(partial, folder)
+            result = predict_exam(exam, self.setup, hidden / "images", {"start": start_seconds})
+            write_results(result, hidden / "results")
+            place_results(hidden / "results", folder)
         except Exception as error:
             paths = [*exam.headers, *(path for problem in exam.problems for path in problem.files)]
             self._fail(exam, hide_paths(_reason(error), paths, self.setup.method.identifiers))
         else:
             self._say_result(exam, result)
         finally:
-            for path in (partial, work):
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(hidden, ignore_errors=True)
 
     def _fail(self, exam: Exam, reason: str) -> None:
         reasons = [*(problem.reason for problem in exam.problems), reason]
@@ -207,7 +204,9 @@ class Run:
             )
 
     def _write_lists(self) -> None:
-        """Write what is about all exams in the folder, also those of earlier runs."""
+        """Write what is about all exams in the folder, also those of earlier runs; not if it is of a single exam."""
+        if self.single:
+            return
         folders = sorted(path.parent for path in self.output.glob(f"[!.]*/{RECORD}"))
         records = [record for folder in folders if (record := read_record(folder)) is not None]
         breasts = [breast for folder in folders for breast in read_json(folder / "predictions.json").breasts]
