@@ -12,7 +12,7 @@ from mm3d.evaluate.metrics.hits import best_findings, highest_by
 from mm3d.evaluate.metrics.slice_errors import reference_slices
 from mm3d.shared.files import replacing
 
-Columns = dict[str, Sequence[Any]]
+Columns = dict[str, Any]  # of sequences
 
 
 def write_lists(systems: list[MatchedPredictions], folder: Path) -> None:
@@ -48,12 +48,13 @@ def _list_annotations(matched: MatchedPredictions) -> Columns:
     shown = best[flat.annotation] == flat.finding
     overlap[flat.annotation[shown]] = flat.iou[shown]
     ranks = [
-        1 + int((findings.scores[findings.volume == annotations.volume[a]] > scores[a]).sum()) for a in range(len(best))
+        None if np.isnan(score) else 1 + (findings.scores[findings.volume == volume] > score).sum()
+        for volume, score in zip(annotations.volume, scores, strict=True)
     ]
-    hit_3d: list[bool | None] = [None] * len(best)
+    hit_3d = np.full(len(best), np.nan)
     if "3D" in matched.rules:
-        deep = set(matched.rules["3D"].hits.annotation.tolist())
-        hit_3d = [None if np.isnan(first) else a in deep for a, first in enumerate(matched.visible[0])]
+        hit_3d[~np.isnan(matched.visible[0])] = 0
+        hit_3d[matched.rules["3D"].hits.annotation] = 1
     slices = of_best(findings.slices)
     error = np.abs(slices - reference_slices(annotations))
     views = [matched.views[volume] for volume in annotations.volume]
@@ -68,7 +69,7 @@ def _list_annotations(matched: MatchedPredictions) -> Columns:
         "hit_2d": best >= 0,
         "hit_3d": hit_3d,
         "score": scores,
-        "rank": [rank if number >= 0 else None for rank, number in zip(ranks, best, strict=True)],
+        "rank": ranks,
         "iou": overlap,
         **{f"proposal_{name}": of_best(findings.boxes[:, i]) for i, name in enumerate(("x1", "y1", "x2", "y2"))},
         "proposal_slice": slices,
@@ -78,27 +79,23 @@ def _list_annotations(matched: MatchedPredictions) -> Columns:
 
 
 def _list_volumes(matched: MatchedPredictions) -> Columns:
-    findings, volume, V = matched.findings, matched.annotations.volume, len(matched.views)
+    findings, V = matched.findings, len(matched.views)
     breasts = [matched.breasts[number] for number in matched.breast_of]
-    hits: dict[str, Sequence[int | None]] = {}
-    for name in ("2D", "3D"):
-        column = f"malignant_findings_hit_{name.lower()}"
-        hits[column] = [None] * V
-        if name in matched.rules:
-            rule = matched.rules[name]
-            hit = np.isin(np.arange(len(volume)), rule.hits.annotation) & rule.judged
-            hits[column] = np.bincount(volume[hit], minlength=V).tolist()
+    hits: Columns = {"2D": [], "3D": [None] * V}
+    for name, rule in matched.rules.items():
+        hits[name] = matched.count(rule.judged & np.isin(np.arange(len(rule.judged)), rule.hits.annotation))
     false = matched.rules["2D"].false
     return {
         **_identify(matched, matched.views),
         "split": [breast.split for breast in breasts],
         "breast_label": [breast.label for breast in breasts],
-        "annotated": [view.annotations is not None for view in matched.views],
+        "annotated": matched.annotated,
         "in_froc": matched.counted,
-        "findings": np.bincount(volume, minlength=V).tolist(),
-        "malignant_findings": np.bincount(volume[matched.malignant], minlength=V).tolist(),
-        **hits,
-        "proposals": np.bincount(findings.volume, minlength=V).tolist(),
+        "findings": np.bincount(matched.annotations.volume, minlength=V),
+        "malignant_findings": matched.count(matched.malignant),
+        "malignant_findings_hit_2d": hits["2D"],
+        "malignant_findings_hit_3d": hits["3D"],
+        "proposals": np.bincount(findings.volume, minlength=V),
         "image_score": matched.view_scores,
         "highest_false_positive_2d": highest_by(findings.volume[false], findings.scores[false], V),
     }

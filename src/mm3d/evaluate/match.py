@@ -152,19 +152,7 @@ class MatchedPredictions:
     @cached_property
     def ambiguous(self) -> BoolArray:
         """(B,) breasts with a view that has several malignant annotations."""
-        several = np.bincount(self.breast_of[self.count(self.malignant) > 1], minlength=len(self.breasts))
-        return several > 0
-
-    @cached_property
-    def lesions(self) -> IntArray:
-        """(A,) the number of the lesion of each malignant annotation, -1 for benign ones.
-
-        The records do not say which annotation in the CC view is which in the MLO view. Where no view of a breast has
-        several malignant annotations, they are one lesion; otherwise each annotation is a lesion of its own.
-        """
-        breast = self.breast_of[self.annotations.volume]
-        own = np.arange(len(breast))
-        return np.where(self.malignant, np.where(self.ambiguous[breast], own, len(breast) + breast), -1)
+        return np.isin(np.arange(len(self.breasts)), self.breast_of[self.count(self.malignant) > 1])
 
     @cached_property
     def froc(self) -> dict[tuple[str, str], FrocScores]:
@@ -373,7 +361,11 @@ def froc_scores(
     hit = best_scores(applied.hits, matched.findings.scores, len(matched.records))[chosen]
     hit_patient = patient[matched.annotations.volume[chosen]]
     if level != "finding":
-        group = matched.lesions if level == "lesion" else matched.breast_of[matched.annotations.volume]
+        # The records do not say which annotation in the CC view is which in the MLO view. Where no view of a breast has
+        # several malignant annotations, they are one lesion; otherwise each annotation is a lesion of its own.
+        breast = matched.breast_of[matched.annotations.volume]
+        separate = matched.ambiguous[breast] & (level == "lesion")
+        group = np.where(separate, np.arange(len(breast)), len(breast) + breast)
         _, first, number = np.unique(group[chosen], return_index=True, return_inverse=True)
         hit, hit_patient = highest_by(number, hit, len(first)), hit_patient[first]
     false = applied.false & within[matched.findings.volume]

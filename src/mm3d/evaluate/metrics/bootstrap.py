@@ -101,13 +101,12 @@ def standard_error(replicates: FloatArray) -> float:
     return float(np.std(known, ddof=1)) if known.size > 1 else np.nan
 
 
-def interval(replicates: FloatArray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of replicates (R,). Nothing is interpolated, because values may be infinite."""
+def interval(replicates: FloatArray) -> tuple[float, float]:
+    """The 95% percentile interval of replicates (R,). Nothing is interpolated, because values may be infinite."""
     known = replicates[~np.isnan(replicates)]
     if not known.size:
         return np.nan, np.nan
-    tail = (1 - level) / 2
-    return float(np.quantile(known, tail, method="lower")), float(np.quantile(known, 1 - tail, method="higher"))
+    return float(np.quantile(known, 0.025, method="lower")), float(np.quantile(known, 0.975, method="higher"))
 
 
 def p_of_difference(differences: FloatArray) -> float:

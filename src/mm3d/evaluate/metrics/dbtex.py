@@ -18,6 +18,7 @@ from mm3d.evaluate.metrics.hits import (
     Findings,
     FloatArray,
     IntArray,
+    count_from,
     highest_by,
     pairs_in_volumes,
 )
@@ -73,12 +74,12 @@ def dbtex(findings: Findings, annotations: Annotations, slice_counts: FloatArray
     scores, hits, boxes = findings.scores, assigned >= 0, len(annotations.volume)
     ends = [scores.max() + 1, scores.min() - 1] if scores.size else []
     thresholds = -np.sort(-np.append(scores[hits], ends))
-    sensitivity = _count_from(highest_by(assigned[hits], scores[hits], boxes), thresholds) / boxes
+    sensitivity = count_from(highest_by(assigned[hits], scores[hits], boxes), thresholds) / boxes
 
     def sensitivities(false_positives: BoolArray, volumes: int, rates: tuple[float, ...]) -> list[float]:
         if not scores.size:
             return [0.0] * len(rates)
-        false = _count_from(scores[false_positives], thresholds) / volumes
+        false = count_from(scores[false_positives], thresholds) / volumes
         end = np.searchsorted(false, max(rates), side="right") + 1  # behind the first that exceeds the rates
         return [float(np.interp(rate, false[:end], sensitivity[:end])) for rate in rates]
 
@@ -91,9 +92,3 @@ def dbtex(findings: Findings, annotations: Annotations, slice_counts: FloatArray
         **dict(zip(names, on_positive, strict=True)),
         "mean_sensitivity_positive": float(np.mean(on_positive)),
     }
-
-
-def _count_from(values: FloatArray, thresholds: FloatArray) -> FloatArray:
-    """How many values are at least each threshold."""
-    ordered = np.sort(values)
-    return (len(ordered) - np.searchsorted(ordered, thresholds)).astype(float)

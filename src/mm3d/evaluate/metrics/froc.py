@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mm3d.evaluate.metrics.hits import FloatArray, IntArray, refuse_nan
+from mm3d.evaluate.metrics.hits import FloatArray, IntArray, count_from, refuse_nan
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,7 @@ def froc(scores: FrocScores) -> tuple[FloatArray, FloatArray, FloatArray]:
         False positives per volume and recall at every distinct score, from the highest score to the lowest. The
         first point has the threshold inf, at which nothing is called.
     """
-    hit, false = np.sort(scores.hit), np.sort(scores.false)
-    finite = np.concatenate([hit, false])
-    thresholds = np.concatenate([[np.inf], np.unique(finite[np.isfinite(finite)])[::-1]])
-    return (
-        (len(false) - np.searchsorted(false, thresholds)) / max(len(scores.volume_patient), 1),
-        (len(hit) - np.searchsorted(hit, thresholds)) / max(len(hit), 1),
-        thresholds,
-    )
+    everything = np.concatenate([scores.hit, scores.false])
+    thresholds = np.append(np.inf, np.unique(everything[np.isfinite(everything)])[::-1])
+    rate = count_from(scores.false, thresholds) / max(len(scores.volume_patient), 1)
+    return rate, count_from(scores.hit, thresholds) / max(len(scores.hit), 1), thresholds

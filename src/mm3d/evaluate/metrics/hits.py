@@ -114,6 +114,11 @@ def highest_by(group: IntArray, scores: FloatArray, groups: int) -> FloatArray:
     return highest
 
 
+def count_from(values: FloatArray, thresholds: FloatArray) -> IntArray:
+    """How many values are at least each threshold."""
+    return len(values) - np.searchsorted(np.sort(values), thresholds)
+
+
 def best_scores(hits: Hits, scores: FloatArray, annotations: int) -> FloatArray:
     """The score at which each annotation is hit (A,): the highest of the findings that hit it, -inf without any."""
     return highest_by(hits.annotation, scores[hits.finding], annotations)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, refuse_nan
+from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, count_from, refuse_nan
 
 Z95 = 1.959963984540054  # of the normal distribution, for intervals of 95%
 
@@ -99,9 +99,7 @@ def roc(scores: FloatArray, positive: BoolArray) -> tuple[FloatArray, FloatArray
         At every distinct score, from (0, 0) to (1, 1).
     """
     refuse_nan(scores)
-    thresholds = np.unique(scores)[::-1]
-    rates = []
-    for group in (np.sort(scores[~positive]), np.sort(scores[positive])):
-        called = len(group) - np.searchsorted(group, thresholds)
-        rates.append(np.concatenate([[0.0], called / max(len(group), 1)]))
-    return rates[0], rates[1]
+    thresholds = np.append(np.inf, np.unique(scores)[::-1])
+    others, malignant = scores[~positive], scores[positive]
+    false_positive_rate = count_from(others, thresholds) / max(len(others), 1)
+    return false_positive_rate, count_from(malignant, thresholds) / max(len(malignant), 1)
