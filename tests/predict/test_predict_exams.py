@@ -257,12 +257,12 @@ def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
 
 CANARIES = {
     "PatientName": "Kanarie^Berta",
-    "PatientID": "KANARIE-4711",
+    "PatientID": "KANARIE-47114711",
     "PatientBirthDate": "19531124",
     "PatientAddress": "Kanariengasse 7",
-    "OtherPatientIDs": "KANARIE-0815",
+    "OtherPatientIDs": "KANARIE-08150815",
     "StudyDate": "20190317",
-    "StudyTime": "101112",
+    "StudyTime": "101112.131415",
     "AcquisitionDate": "20190317",
     "InstitutionName": "Kanarienklinik",
     "InstitutionAddress": "Kanarienplatz 1",
@@ -275,7 +275,7 @@ CANARIES = {
     "SeriesDescription": "Kanarienserie",
     "ImageComments": "Kanarienkommentar",
 }
-WORDS = [b"anari", b"ANARI", b"Berta", b"4711", b"0815", b"19531124", b"20190317", b"101112", b"2019-03-17"]
+WORDS = [b"anari", b"ANARI", b"Berta", b"47114711", b"08150815", b"19531124", b"20190317", b"101112.13", b"2019-03-17"]
 
 
 def test_nobody_is_recognised_in_any_output_or_message(
@@ -283,7 +283,7 @@ def test_nobody_is_recognised_in_any_output_or_message(
 ) -> None:
     """Not in those of broken exams and files, either, whose names may hold the patient's."""
     archive, out = tmp_path / "archive", tmp_path / "out"
-    study = "1.2.826.4711.1"
+    study = "1.2.826.47114711.1"
     write_exam(archive / "Kanarie^Berta", "DBT L CC", "FFDM R CC", study=study, **CANARIES)
     (broken,) = write_exam(archive / "Kanarie 2", "FFDM L CC", **CANARIES)
     damage(broken)
@@ -316,9 +316,9 @@ def test_nobody_is_recognised_in_any_output_or_message(
     assert code == 1
     assert b"Kanarie 2/0.dcm" in said
     found = read(named / "predictions.csv").breasts[0]
-    assert (found.patient, found.exam) == ("KANARIE-4711", study)
+    assert (found.patient, found.exam) == ("KANARIE-47114711", study)
     page = (named / exam_code(study) / "report.html").read_text()
-    assert "Kanarie^Berta · KANARIE-4711 · 20190317" in page
+    assert "Kanarie^Berta · KANARIE-47114711 · 20190317" in page
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
