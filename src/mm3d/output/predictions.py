@@ -68,6 +68,11 @@ class Finding:
         """DBTex's Z."""
         return None if self.slice is None else self.slice - (max(self.depth, 1.0) - 1) / 2
 
+    @property
+    def has_area(self) -> bool:
+        x1, y1, x2, y2 = self.box
+        return x1 < x2 and y1 < y2
+
 
 @dataclass(frozen=True)
 class ViewPrediction:
@@ -93,6 +98,11 @@ class ViewPrediction:
     @property
     def position(self) -> Position:
         return "MLO" if "mlo" in self.view else "CC"
+
+    def marked(self, threshold: float) -> list[Finding]:
+        """The findings that reach the operating point, the highest score first. A box without area cannot be shown."""
+        marked = [finding for finding in self.findings if finding.score >= threshold and finding.has_area]
+        return sorted(marked, key=lambda finding: -finding.score)
 
 
 @dataclass(frozen=True)

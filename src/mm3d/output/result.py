@@ -197,7 +197,7 @@ class ExamResult:
 
     def marked(self) -> list[tuple[ViewResult, Finding]]:
         """The findings that reach the operating point, the highest score first."""
-        findings = [(view, f) for view in self.views for f in view.findings if f.score >= self.threshold]
+        findings = [(view, finding) for view in self.views for finding in view.marked(self.threshold)]
         return sorted(findings, key=lambda item: -item[1].score)
 
     def predictions(self) -> Predictions:

@@ -41,7 +41,7 @@ def _write_exam_record(result: ExamResult, folder: Path, seconds: Mapping[str, f
             "slices": len(view.frames),
             "score": view.score,
             "findings": len(view.findings),
-            "marked": sum(finding.score >= result.threshold for finding in view.findings),
+            "marked": len(view.marked(result.threshold)),
         }
         for view in result.views
     ]

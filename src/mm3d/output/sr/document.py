@@ -163,16 +163,9 @@ def _find_unread(result: ExamResult, study: str) -> Iterator[tuple[Laterality, P
 
 
 def _locate_findings(view: ViewResult, threshold: float) -> Iterator[Location]:
-    marked = [finding for finding in view.findings if finding.score >= threshold and _has_area(finding)]
-    marked.sort(key=lambda finding: -finding.score)
-    for number, finding in enumerate(marked, 1):
+    for number, finding in enumerate(view.marked(threshold), 1):
         header, frame = _find_frame(view, finding)
         yield Location(f"{view.name} {number}", view, header, frame, _box_in_file(view, finding), finding.score)
-
-
-def _has_area(finding: Finding) -> bool:
-    x1, y1, x2, y2 = finding.box
-    return x1 < x2 and y1 < y2
 
 
 def _find_frame(view: ViewResult, finding: Finding) -> tuple[Header, int | None]:
