@@ -55,7 +55,7 @@ def made_file(study: StudySpec, name: str) -> Path:
 def check_cohorts(study: StudySpec, runs: Iterable[RunSpec], folder: Path) -> None:
     """Refuse cohorts in the study's folder that were made with other settings."""
     names = (source for run in runs for name in study.cohorts_of(run) for source in study.sources_of(name))
-    for name in {study.place(name)[0] for name in names}:
+    for name in dict.fromkeys(study.place(name)[0] for name in names):  # in this order: a cohort's source comes first
         remedy = "remove it, or give another folder with -o"
         check_folder(folder / FOLDER / name, MADE, cohort_settings(study, name), remedy=remedy)
 
