@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from mm3d.model.config import BACKBONES, PRESETS, BackboneConfig, ModelConfig
-from mm3d.shared.config import difference, from_dict, to_dict
+from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 
 
@@ -30,20 +30,6 @@ class Outer:
 def test_every_preset_survives_json(preset: str) -> None:
     config = PRESETS[preset]
     assert from_dict(ModelConfig, json.loads(json.dumps(to_dict(config))), preset) == config
-
-
-def test_the_first_difference_is_named_wherever_it_is() -> None:
-    there = {"loop": {"steps": 2, "seed": 0}, "data": {"train": [{"folder": "a"}, {"folder": "b"}]}, "rates": [1, 2]}
-    assert difference(there, json.loads(json.dumps(there))) == ""
-    assert difference(there, there | {"loop": {"steps": 3, "seed": 0}}) == "loop.steps = 2, not 3"
-    assert (
-        difference(there, there | {"loop": {"steps": 3, "seed": 1}}, may_differ={"loop.steps"})
-        == "loop.seed = 0, not 1"
-    )
-    other = there | {"data": {"train": [{"folder": "a"}, {"folder": "c"}]}}
-    assert difference(there, other) == "data.train.1.folder = b, not c"
-    assert difference(there, there | {"rates": [1, 3]}) == "rates = [1, 2], not [1, 3]"
-    assert difference(there, there | {"loop": None}) == "loop = {'steps': 2, 'seed': 0}, not None"
 
 
 def test_values_take_the_type_of_their_field() -> None:

@@ -27,8 +27,7 @@ from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.phantom.run import make_trial
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import show_progress
-from mm3d.shared.files import remove_partial, replacing
-from mm3d.shared.folders import check_folder
+from mm3d.shared.files import check_folder, remove_partial, replacing
 
 FOLDER = "cohorts"
 MADE = "made.json"  # the settings that a cohort was made with, written last

@@ -28,8 +28,7 @@ from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.output.predictions import Predictions
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import replacing
-from mm3d.shared.folders import check_settings
+from mm3d.shared.files import check_settings, replacing
 
 VERSION = 1
 COHORT = "test-cohort.json"

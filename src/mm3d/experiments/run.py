@@ -37,8 +37,7 @@ from mm3d.output.predictions import Predictions
 from mm3d.predict.detect import predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.shared.config import to_dict
-from mm3d.shared.files import lock_folder, replacing
-from mm3d.shared.folders import check_folder
+from mm3d.shared.files import check_folder, lock_folder, replacing
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config
 from mm3d.train.log import peak_memory, read_log
 from mm3d.train.state import CHECKPOINTS

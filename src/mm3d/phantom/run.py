@@ -31,8 +31,7 @@ from mm3d.phantom.trial import Trial, render_breast
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import remove_partial, replacing
-from mm3d.shared.folders import check_folder
+from mm3d.shared.files import check_folder, remove_partial, replacing
 from mm3d.shared.workers import Task, Workers, worker_count
 
 VERSION = 1  # raise it with any change of pixels: then folders of older versions are refused

@@ -29,8 +29,7 @@ from mm3d.predict.setup import Options, Setup, choose_input, load_model, load_se
 from mm3d.predict.suspicion import project
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError, describe_bug
-from mm3d.shared.files import partial_path, remove_partial
-from mm3d.shared.folders import check_settings
+from mm3d.shared.files import check_settings, partial_path, remove_partial
 
 
 def run(given: Sequence[Path], output: Path, options: Options, began: float) -> int:

@@ -7,7 +7,6 @@ in the file, and all messages would have to be written anew for "did you mean".
 import difflib
 import functools
 import types
-from collections.abc import Container
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -48,22 +47,6 @@ def check(config: Any) -> None:
             _convert(hint, getattr(config, name))
         except _WrongValueError as error:
             raise InputError(f"{cls.__name__}: '{name}'{error}") from error
-
-
-def difference(before: Any, now: Any, may_differ: Container[str] = (), where: str = "") -> str:
-    """The first setting in which two tables differ, such as "loop.steps = 2, not 3", or "" if there is none."""
-    if _has_names(before) and type(before) is type(now):
-        before, now = (dict(enumerate(table)) if isinstance(table, list) else table for table in (before, now))
-        for name in sorted({*before, *now}):
-            if found := difference(before.get(name), now.get(name), may_differ, f"{where}.{name}".lstrip(".")):
-                return found
-        return ""
-    return "" if before == now or where in may_differ else f"{where} = {before}, not {now}"
-
-
-def _has_names(value: Any) -> bool:
-    """Whether the settings in a value have names of their own: it is a table or a list of tables."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
 
 
 @functools.cache

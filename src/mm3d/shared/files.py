@@ -1,25 +1,22 @@
-"""Files that are written whole or not at all, and folders that one process uses at a time."""
+"""Files that are written whole or not at all, and folders that hold the results of one set of settings.
 
+A command refuses to mix results of other settings into such a folder, and only one process at a time may use it.
+"""
+
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
 
 from mm3d.shared.errors import InputError
 
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Let only one process at a time use a folder. The system frees the lock when the process ends, however it ends."""
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
-    except Timeout:
-        raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
+REMEDY = "give another folder with -o"
 
 
 @contextmanager
@@ -83,3 +80,58 @@ def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return umask
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let only one process at a time use a folder. The system frees the lock when the process ends, however it ends."""
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
+
+
+def check_folder(
+    folder: Path, record: str, settings: dict[str, Any], may_differ: Container[str] = (), remedy: str = REMEDY
+) -> dict[str, Any] | None:
+    """Refuse a folder that was made with other settings.
+
+    The file `record` in the folder says what it was made with. Its content is returned, or None if the folder has no
+    such file. Settings named in `may_differ` are not compared. `remedy` tells the user what to do.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; {remedy}.")
+    path = folder / record
+    if not path.is_file():
+        return None
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged; {remedy}.") from error
+    check_settings(folder, before, settings, may_differ, remedy)
+    return before
+
+
+def check_settings(
+    made: Path, before: Any, settings: dict[str, Any], may_differ: Container[str] = (), remedy: str = REMEDY
+) -> None:
+    """Refuse the folder or file `made` unless the settings that it was made with, `before`, are those of now."""
+    if found := difference(before, settings, may_differ):
+        raise InputError(f"{made} was made with {found}; {remedy}.")
+
+
+def difference(before: Any, now: Any, may_differ: Container[str] = (), where: str = "") -> str:
+    """The first setting in which two tables differ, such as "loop.steps = 2, not 3", or "" if there is none."""
+    if _has_names(before) and type(before) is type(now):
+        before, now = (dict(enumerate(table)) if isinstance(table, list) else table for table in (before, now))
+        for name in sorted({*before, *now}):
+            if found := difference(before.get(name), now.get(name), may_differ, f"{where}.{name}".lstrip(".")):
+                return found
+        return ""
+    return "" if before == now or where in may_differ else f"{where} = {before}, not {now}"
+
+
+def _has_names(value: Any) -> bool:
+    """Whether the settings in a value have names of their own: it is a table or a list of tables."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))

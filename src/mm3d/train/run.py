@@ -35,8 +35,7 @@ from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import remove_partial, replacing
-from mm3d.shared.folders import check_folder
+from mm3d.shared.files import check_folder, remove_partial, replacing
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
 from mm3d.train.config import DENSE, LoopConfig, OptimiserConfig, TrainConfig, read_config
 from mm3d.train.data import Batch, TrainingBreast, read_batches

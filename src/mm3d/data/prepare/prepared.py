@@ -25,8 +25,7 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import finish_file, replacing
-from mm3d.shared.folders import check_settings
+from mm3d.shared.files import check_settings, finish_file, replacing
 
 VERSION = 1  # of the preparation; it is part of the keys
 MANIFEST = (
