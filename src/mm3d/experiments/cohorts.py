@@ -7,7 +7,6 @@ most of a second, pooling a few milliseconds. Pooling 32 slices to 16 or 8 takes
 at once would (16 and 8 divide 32); only the resizing comes before the last maximum instead of after it.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.phantom.run import make_trial
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import show_progress
-from mm3d.shared.files import check_folder, remove_partial, replacing
+from mm3d.shared.files import check_folder, remove_partial, write_json
 
 FOLDER = "cohorts"
 MADE = "made.json"  # the settings that a cohort was made with, written last
@@ -72,8 +71,7 @@ def make_cohort(study: StudySpec, name: str, download: Path | None, jobs: int, c
         prepare_download(bcs_dbt.read, download, target, settings, jobs)
     else:
         pool_folder(part_of(study, cohort.of)[0], target, settings, console)
-    with replacing(target / MADE) as partial:
-        partial.write_text(json.dumps(cohort_settings(study, name), indent=1))
+    write_json(target / MADE, cohort_settings(study, name))
 
 
 def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: Console) -> None:

@@ -10,7 +10,6 @@ favour what varies most. So nothing is validated, and that time goes into steps.
 is written. All paths are relative to the study's folder, so results say nothing of the machine.
 """
 
-import json
 import math
 import shutil
 import time
@@ -37,7 +36,7 @@ from mm3d.output.predictions import Predictions
 from mm3d.predict.detect import predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.shared.config import to_dict
-from mm3d.shared.files import check_folder, lock_folder, replacing
+from mm3d.shared.files import check_folder, lock_folder, write_json
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config
 from mm3d.train.log import peak_memory, read_log
 from mm3d.train.state import CHECKPOINTS
@@ -61,8 +60,7 @@ def start_weights(study: StudySpec, job: Job, given: dict[str, str]) -> Path:
 
 def write_recipe(weights_path: Path, recipe: dict[str, Any]) -> None:
     """Write beside weights what they depend on."""
-    with replacing(weights_path.with_name(RECIPE)) as partial:
-        partial.write_text(json.dumps(recipe, indent=1), encoding="utf-8")
+    write_json(weights_path.with_name(RECIPE), recipe)
 
 
 def check_weights(path: Path, recipe: dict[str, Any] | None) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mm3d.shared.files import replacing
+from mm3d.shared.files import write_json
 
 RECORD = "run.json"
 VERSION = 1  # of run.json
@@ -20,5 +20,4 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def write_record(folder: Path, **content: Any) -> None:
-    with replacing(folder / RECORD) as partial:
-        partial.write_text(json.dumps({"version": VERSION} | content, indent=1), encoding="utf-8")
+    write_json(folder / RECORD, {"version": VERSION} | content)

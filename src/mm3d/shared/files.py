@@ -31,6 +31,12 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file that people can read too, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
 def partial_path(path: Path) -> Path:
     """Where a file is written before it is complete: hidden, with the number of the process that writes it."""
     return path.with_name(f".{path.name}.{os.getpid()}.partial")

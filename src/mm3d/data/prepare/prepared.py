@@ -25,7 +25,7 @@ from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_settings, finish_file, replacing
+from mm3d.shared.files import check_settings, finish_file, replacing, write_json
 
 VERSION = 1  # of the preparation; it is part of the keys
 MANIFEST = (
@@ -145,8 +145,7 @@ def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:
 
 
 def _write_view_file(pixels: Path, file: ViewFile) -> None:
-    with replacing(pixels.with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(to_dict(file), indent=1))
+    write_json(pixels.with_suffix(".json"), to_dict(file))
 
 
 def read_view(folder: Path, key: str, view: View) -> PreparedView:
@@ -176,8 +175,7 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
         if views:
             breasts.append(to_dict(breast) | {"views": views})
     content = {"version": VERSION, "name": cohort.name, "notes": list(cohort.notes), "breasts": breasts}
-    with replacing(folder / "cohort.json") as partial:
-        partial.write_text(json.dumps(content, indent=1))
+    write_json(folder / "cohort.json", content)
     _write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
     rows = [_manifest_row(prepared.breast, view) for prepared in read_breasts(folder) for view in prepared.views]
     _write_rows(folder / "manifest.csv", [MANIFEST, *rows])
