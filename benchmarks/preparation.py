@@ -15,8 +15,8 @@ from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import Header, read_header
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.run import prepare_views
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import View
 from mm3d.shared.workers import Task, Workers
 

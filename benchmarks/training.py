@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from timing import Row, seconds_of_each
 
-from mm3d.data.batches import prepared_breasts
+from mm3d.data.inputs import prepared_breasts
 from mm3d.model.config import PRESETS
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.losses import LossWeights, Targets

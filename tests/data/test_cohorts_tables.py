@@ -11,8 +11,7 @@ from support.csv_files import rows_of
 from support.downloads import touch
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Modality, Position, View
+from mm3d.data.records import Annotation, Breast, Cohort, Key, Label, Laterality, Modality, Position, View
 from mm3d.shared.errors import InputError
 
 

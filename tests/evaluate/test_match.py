@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Annotation, Label, Laterality
+from mm3d.data.records import Annotation, Key, Label, Laterality
 from mm3d.evaluate.match import MatchedPredictions, froc_scores, match_predictions
 from mm3d.evaluate.measure import measure, measure_subgroups
 from mm3d.evaluate.metrics import bootstrap

@@ -11,11 +11,9 @@ from PIL import Image as Picture
 from rich.console import Console
 from support.blobs import write_blobs
 
-from mm3d.data.batches import prepared_breasts
-from mm3d.data.datasets.keys import Key
-from mm3d.data.prepare.geometry import Geometry
-from mm3d.data.prepare.settings import PrepareSettings
-from mm3d.data.records import Annotation
+from mm3d.data.inputs import prepared_breasts
+from mm3d.data.prepare.geometry import Geometry, PrepareSettings
+from mm3d.data.records import Annotation, Key
 from mm3d.evaluate import match
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import recall_at

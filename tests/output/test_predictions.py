@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mm3d.data.datasets.keys import Key
+from mm3d.data.records import Key
 from mm3d.output.predictions import (
     BreastPrediction,
     Finding,

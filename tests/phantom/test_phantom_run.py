@@ -16,9 +16,9 @@ import pytest
 from support.virtual_trial import TRIAL, crash, render
 
 from mm3d.data.datasets import tables
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import read_breasts
 from mm3d.data.prepare.run import run as prepare
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.phantom.run import PREPARED, make_trial
 from mm3d.phantom.trial import Trial
 from mm3d.shared.config import to_dict
@@ -45,7 +45,7 @@ def start(folder: Path, settings: PrepareSettings | None, function: str, breasts
     program = (
         "import sys\nfrom pathlib import Path\nfrom support.virtual_trial import *\n"
         "from mm3d.shared.errors import InputError\nfrom mm3d.phantom.run import make_trial\n"
-        "from mm3d.data.prepare.settings import PrepareSettings\n"
+        "from mm3d.data.prepare.geometry import PrepareSettings\n"
         f"trial = Trial(seed=1, breasts={breasts}, scale='tiny')\n"
         f"try:\n    make_trial(trial, Path({str(folder)!r}), {settings!r}, 2, {function})\n"
         "except InputError as error:\n    sys.exit(str(error))\n"

@@ -11,8 +11,7 @@ from support.blobs import SLICES, STORED, write_blobs
 from support.examples import TINY, build
 
 from mm3d.cli import main
-from mm3d.data.batches import prepared_breasts, read_image, stack
-from mm3d.data.inputs import InputName
+from mm3d.data.inputs import InputName, prepared_breasts, read_image, stack
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import read

@@ -14,9 +14,8 @@ from support.reports import instance, looked_at, marked, measurements
 
 from mm3d.cli import main
 from mm3d.data.datasets.folder import exam_code
-from mm3d.data.prepare.geometry import Geometry
+from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.prepare.prepared import PreparedView, ViewFile
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Position, View
 from mm3d.model import weights
 from mm3d.output.predictions import Finding, ViewPrediction, read

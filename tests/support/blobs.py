@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.data.prepare.geometry import Geometry
+from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile, finish_view, write_cohort
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Modality, Position, View
 
 SLICES, H, W = 4, 64, 48

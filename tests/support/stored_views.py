@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from support.dicom_files import Pixels, breast
 
-from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.records import View
 
 SMALL = PrepareSettings(width=60, length=120, slices=4)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.blobs import SLICES, write_blobs
 
-from mm3d.data.batches import prepared_breasts, training_histogram
+from mm3d.data.inputs import prepared_breasts, training_histogram
 from mm3d.data.records import Breast
 from mm3d.shared.errors import InputError
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, TrainConfig

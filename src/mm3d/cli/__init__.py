@@ -112,8 +112,8 @@ def _add_prepare(commands: Commands) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
+    from mm3d.data.prepare.geometry import PrepareSettings
     from mm3d.data.prepare.run import run
-    from mm3d.data.prepare.settings import PrepareSettings
 
     settings = PrepareSettings(**{name: getattr(arguments, name) for name in PREPARATION})
     return run(find_reader(arguments.dataset), arguments.folder, arguments.output, settings, arguments.jobs)

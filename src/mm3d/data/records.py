@@ -8,7 +8,7 @@ is 0, 0). Slices are indices from 0 into the volume ordered by position. Stored 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from mm3d.shared.errors import InputError
 
@@ -16,6 +16,8 @@ Laterality = Literal["L", "R"]
 Position = Literal["CC", "MLO"]
 Modality = Literal["DBT", "FFDM"]
 Label = Literal["malignant", "benign", "negative"]
+
+KEY = ("PatientID", "StudyUID", "View")  # columns of a Key in tables; there may be a fourth one, Modality
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,37 @@ class Cohort:
     def views(self) -> Iterator[View]:
         for breast in self.breasts:
             yield from breast.views
+
+
+# What a view is called in tables and in files of predictions
+
+
+class Key(NamedTuple):
+    """What tables and predictions are joined by."""
+
+    patient: str
+    study: str
+    view: str  # with the number of a repeat, such as lcc2
+    modality: str = "DBT"
+
+    @property
+    def stem(self) -> "Key":
+        """The same view without the number of a repeat."""
+        return self._replace(view=self.view.rstrip("0123456789"))
+
+    @property
+    def name(self) -> str:
+        return " ".join(self[:3] if self.modality == "DBT" else self)
+
+
+def keys_of(breast: Breast) -> list[Key]:
+    """A key for each view. A view whose name is that of a key has this key, others the first that no view has."""
+    names = {view.name for view in breast.views}
+    keys: list[Key] = []
+    for view in breast.views:
+        kind = (view.laterality + view.position).lower()
+        kinds = [kind, *(f"{kind}{number}" for number in range(1, 10 + len(names)))]
+        candidates = [Key(breast.patient, breast.exam, name, view.modality) for name in kinds]
+        named = next((key for key in candidates if key.name == view.name), None)
+        keys.append(named or next(key for key in candidates if key.name not in names and key not in keys))
+    return keys

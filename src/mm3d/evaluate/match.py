@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Annotation, Modality
+from mm3d.data.records import Annotation, Key, Modality
 from mm3d.evaluate.metrics.froc import FrocScores
 from mm3d.evaluate.metrics.hits import (
     Annotations,

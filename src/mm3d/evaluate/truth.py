@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.datasets.keys import Key, keys_of
 from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
 from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
-from mm3d.data.records import Annotation, Label, Laterality, Modality, Problem
+from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, keys_of
 from mm3d.shared.errors import InputError
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from mm3d.data.datasets import bcs_dbt
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedView, key_of, read_breasts, read_notes, write_cohort, write_view
 from mm3d.data.prepare.run import run as prepare_download
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.records import Cohort
 from mm3d.experiments.pictures import write_pictures
 from mm3d.experiments.spec import RunSpec, StudySpec

@@ -20,11 +20,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from rich.console import Console
 
-from mm3d.data.batches import prepared_breasts
-from mm3d.data.datasets.keys import Key, keys_of
-from mm3d.data.inputs import grey
+from mm3d.data.inputs import grey, prepared_breasts
 from mm3d.data.prepare.prepared import PreparedView
-from mm3d.data.records import Annotation
+from mm3d.data.records import Annotation, Key, keys_of
 from mm3d.evaluate.figures import COLOURS, STYLE
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.evaluate.settings import EvaluateSettings

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.ndimage import gaussian_filter
 
-from mm3d.data.prepare.geometry import Geometry
+from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile, write_cohort, write_view
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.view import WHITE
 from mm3d.data.records import Annotation, Breast, Cohort, Label, View
 from mm3d.shared.console import show_progress

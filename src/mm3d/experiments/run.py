@@ -21,8 +21,7 @@ import torch
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.data.batches import prepared_breasts, training_histogram
-from mm3d.data.inputs import Histogram
+from mm3d.data.inputs import Histogram, prepared_breasts, training_histogram
 from mm3d.evaluate.match import highest_findings, match_predictions
 from mm3d.evaluate.measure import System, measure
 from mm3d.evaluate.metrics import bootstrap

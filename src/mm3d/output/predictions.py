@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from mm3d.data.datasets.assemble import read_rows
-from mm3d.data.datasets.keys import KEY, Key
-from mm3d.data.records import Laterality, Modality, Position
+from mm3d.data.records import KEY, Key, Laterality, Modality, Position
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing

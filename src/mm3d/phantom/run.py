@@ -19,12 +19,11 @@ from pathlib import Path
 from rich.console import Console
 
 from mm3d.data.datasets import tables
-from mm3d.data.dicom.header import StoredImage
+from mm3d.data.dicom.window import StoredImage
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import is_prepared, key_of, write_cohort
-from mm3d.data.prepare.run import prepare_array
-from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.run import prepare_array, summarise
 from mm3d.data.records import Breast, Cohort
-from mm3d.data.summary import summarise
 from mm3d.phantom.dicom import display_window, write_view
 from mm3d.phantom.imaging import SyntheticView
 from mm3d.phantom.trial import Trial, render_breast

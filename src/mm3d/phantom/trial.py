@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mm3d.data.datasets.keys import Key
-from mm3d.data.records import Annotation, Breast, Label, Laterality, Modality, Position, View
+from mm3d.data.records import Annotation, Breast, Key, Label, Laterality, Modality, Position, View
 from mm3d.phantom.anatomy import SCALES, Array, CompressedBreast, Place, compress, draw_anatomy
 from mm3d.phantom.annotations import annotate
 from mm3d.phantom.imaging import SYSTEMS, SyntheticView, System, Tomosynthesis, take_mammogram

@@ -9,11 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mm3d.data.batches import ImagePair, read_image, stack
-from mm3d.data.datasets.keys import keys_of
-from mm3d.data.inputs import Histogram, InputName, has_slices, repeat_slices, visible_range
+from mm3d.data.inputs import (
+    Histogram,
+    ImagePair,
+    InputName,
+    has_slices,
+    read_image,
+    repeat_slices,
+    stack,
+    visible_range,
+)
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
+from mm3d.data.records import keys_of
 from mm3d.model.boxes import iou_and_giou
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit

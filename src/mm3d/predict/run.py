@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mm3d import __version__
-from mm3d.data.batches import prepared_breasts
-from mm3d.data.inputs import modality_of
+from mm3d.data.inputs import modality_of, prepared_breasts
 from mm3d.model import weights
 from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
 from mm3d.output.record import RECORD, read_record, write_record

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mm3d.data.inputs import Histogram, InputName, modality_of
-from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.model import weights
 from mm3d.model.config import EngineName
 from mm3d.model.detector import Detector

@@ -6,8 +6,7 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from mm3d.data.batches import prepared_breasts, training_histogram
-from mm3d.data.inputs import Histogram, InputName, modality_of
+from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts, training_histogram
 from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.evaluate.truth import Truth, read_truth
 from mm3d.model.weights import find, read_header

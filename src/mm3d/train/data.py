@@ -16,8 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mm3d.data.batches import read_image, stack
-from mm3d.data.inputs import Histogram, Image, InputName, draw_slice, find_repeated_slice, grey, repeat_slices
+from mm3d.data.inputs import (
+    Histogram,
+    Image,
+    InputName,
+    draw_slice,
+    find_repeated_slice,
+    grey,
+    read_image,
+    repeat_slices,
+    stack,
+)
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.model.detector import Breasts
 from mm3d.model.losses import Targets

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mm3d.data.batches import read_image
+from mm3d.data.inputs import read_image
 from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.model.detector import Detector
 from mm3d.model.losses import share_of_ranks

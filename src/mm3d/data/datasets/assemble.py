@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mm3d.data.records import Annotation, Breast, Cohort, Label, Problem, View
+from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
 
+SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  # as tables write them
+POSITIONS: dict[str, Position] = {"CC": "CC", "MLO": "MLO"}  # the views that are used
 SEVERITY: dict[Label | None, int] = {None: -1, "negative": 0, "benign": 1, "malignant": 2}
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 
-from mm3d.data.datasets.assemble import Entry, assemble, find_file, read_rows, try_annotations
-from mm3d.data.datasets.keys import POSITIONS, SIDES
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError

@@ -10,8 +10,16 @@ import ast
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import Entry, assemble, describe_left_out, find_file, read_rows, try_annotations
-from mm3d.data.datasets.keys import POSITIONS, SIDES
+from mm3d.data.datasets.assemble import (
+    POSITIONS,
+    SIDES,
+    Entry,
+    assemble,
+    describe_left_out,
+    find_file,
+    read_rows,
+    try_annotations,
+)
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 

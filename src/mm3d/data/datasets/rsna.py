@@ -7,8 +7,16 @@ negative. In a negative view there is nothing to annotate; the other views are n
 from collections import Counter
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import SEVERITY, Entry, assemble, describe_left_out, find_file, read_rows
-from mm3d.data.datasets.keys import POSITIONS, SIDES
+from mm3d.data.datasets.assemble import (
+    POSITIONS,
+    SEVERITY,
+    SIDES,
+    Entry,
+    assemble,
+    describe_left_out,
+    find_file,
+    read_rows,
+)
 from mm3d.data.records import Cohort, Label, Problem, View
 
 COLUMNS = (

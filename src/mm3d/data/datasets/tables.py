@@ -27,8 +27,20 @@ from pathlib import Path, PureWindowsPath
 from typing import cast
 
 from mm3d.data.datasets.assemble import SEVERITY, Entry, assemble, read_rows
-from mm3d.data.datasets.keys import KEY, Key, keys_of
-from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Modality, Position, Problem, View
+from mm3d.data.records import (
+    KEY,
+    Annotation,
+    Breast,
+    Cohort,
+    Key,
+    Label,
+    Laterality,
+    Modality,
+    Position,
+    Problem,
+    View,
+    keys_of,
+)
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 

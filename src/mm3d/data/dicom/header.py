@@ -13,11 +13,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pydicom
-from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from mm3d.data.dicom.window import Display, first_value, read_display
+from mm3d.data.dicom.window import StoredImage, first_value, read_display
 from mm3d.data.records import Laterality, Position
 from mm3d.shared.errors import InputError
 
@@ -76,35 +75,6 @@ class UnusableFileError(InputError):
     def __init__(self, message: str, dataset: Dataset) -> None:
         super().__init__(message)
         self.dataset = dataset
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredImage:
-    """How the pixels of a view are stored. All slices of a view have this in common."""
-
-    name: str  # for messages: the path of the file, or of the first one
-    rows: int
-    columns: int
-    bits_stored: int
-    signed: bool = False
-    inverted: bool = False  # MONOCHROME1: large values are dark
-    slope: float = 1.0
-    intercept: float = 0.0
-    display: Display | None
-    for_processing: bool = False
-    pixel_spacing: float | None  # mm
-    slice_spacing: float | None  # mm
-    vendor: str
-
-    @property
-    def largest_value(self) -> int:
-        """The largest value that can be stored; inverted values are subtracted from it."""
-        return (2 ** (self.bits_stored - 1) if self.signed else 2**self.bits_stored) - 1
-
-    def display_values(self, slice_: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The values of a slice that is bright where there is tissue, as `display` takes them: as stored, rescaled."""
-        values = slice_.astype(np.float32)
-        return (self.largest_value - values if self.inverted else values) * self.slope + self.intercept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How stored pixel values become display brightness: windows (linear or sigmoid) and lookup tables."""
+"""How pixels are stored, and how their values become display brightness: by windows or lookup tables."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +40,35 @@ class LookupTable:
 
 
 Display = Window | LookupTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredImage:
+    """How the pixels of a view are stored. All slices of a view have this in common."""
+
+    name: str  # for messages: the path of the file, or of the first one
+    rows: int
+    columns: int
+    bits_stored: int
+    signed: bool = False
+    inverted: bool = False  # MONOCHROME1: large values are dark
+    slope: float = 1.0
+    intercept: float = 0.0
+    display: Display | None
+    for_processing: bool = False
+    pixel_spacing: float | None  # mm
+    slice_spacing: float | None  # mm
+    vendor: str
+
+    @property
+    def largest_value(self) -> int:
+        """The largest value that can be stored; inverted values are subtracted from it."""
+        return (2 ** (self.bits_stored - 1) if self.signed else 2**self.bits_stored) - 1
+
+    def display_values(self, slice_: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The values of a slice that is bright where there is tissue, as `display` takes them: as stored, rescaled."""
+        values = slice_.astype(np.float32)
+        return (self.largest_value - values if self.inverted else values) * self.slope + self.intercept
 
 
 def read_display(dataset: Any) -> Display | None:

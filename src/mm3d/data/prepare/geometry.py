@@ -1,14 +1,41 @@
-"""The two coordinate frames, and the only thing that converts between them.
+"""The settings of a preparation, the two coordinate frames, and the only thing that converts between them.
 
 *stored*: pixels and slices of the view as decoded (see `records`). *model*: pixels and slices of the prepared view,
 which is cropped to the breast, mirrored so that the chest wall is on the left, resized, and pooled to fewer slices.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mm3d.data.records import Annotation
+from mm3d.shared.config import check
+from mm3d.shared.errors import InputError
 
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """What a user can choose in the preparation. The settings are part of the keys of prepared views.
+
+    The defaults are the paper's.
+    """
+
+    width: int = 1100
+    """Width of a prepared view in pixels, unless its length would exceed `length`."""
+    length: int = 2200
+    """Greatest length (height) of a prepared view."""
+    slices: int = 16
+    """S: volumes are max-pooled to this many slices; those with fewer are kept as they are."""
+    intensity: Literal["auto", "window", "percentile"] = "auto"
+    """What becomes 0 and 1: the file's display window, or percentiles inside the breast; auto takes the window if
+    there is one, unless the image is For Processing."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        for name in ("width", "length", "slices"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} = {getattr(self, name)} must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -57,3 +84,17 @@ class Geometry:
         middle, first, last = (None if z is None else self.slice_to_model(z) for z in slices)
         box = self.box_to_model(annotation.box)
         return replace(annotation, box=box, slice=middle, first_slice=first, last_slice=last)
+
+
+def make_geometry(crop: tuple[int, int, int, int], mirrored: bool, stored: int, settings: PrepareSettings) -> Geometry:
+    """The geometry of a view with this many stored slices, as large as the settings allow."""
+    x1, y1, x2, y2 = crop
+    scale = min(settings.width / (x2 - x1), settings.length / (y2 - y1))
+    return Geometry(
+        crop=crop,
+        mirrored=mirrored,
+        height=min(settings.length, max(1, round((y2 - y1) * scale))),
+        width=min(settings.width, max(1, round((x2 - x1) * scale))),
+        stored_slices=stored,
+        slices=min(settings.slices, stored),
+    )

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm3d.data.dicom.header import Header
-from mm3d.data.prepare.geometry import Geometry
-from mm3d.data.prepare.settings import PrepareSettings
+from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError

@@ -2,21 +2,23 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
-from mm3d.data.dicom.header import Header, StoredImage
+from mm3d.data.dicom.header import Header
+from mm3d.data.dicom.window import StoredImage
 from mm3d.data.prepare import prepared
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
-from mm3d.data.prepare.settings import PrepareSettings
 from mm3d.data.prepare.view import Plan, begin_view, fill_slices, fill_view, plan_view
 from mm3d.data.records import Breast, Cohort, Problem, View
-from mm3d.data.summary import summarise
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import partial_path, remove_partial
@@ -208,3 +210,28 @@ def _show_problems(console: Console, problems: list[Problem]) -> None:
         say(console, f"problem: {which}: {kind[0].reason}")
     if len(kinds) > SHOWN:
         say(console, f"and {len(kinds) - SHOWN} more kinds of problem")
+
+
+def summarise(cohort: Cohort, names: Container[str]) -> Table:
+    """Count exams, breasts, views and findings, over the views of these names."""
+    breasts = [breast for breast in cohort.breasts if any(view.name in names for view in breast.views)]
+    views = [view for breast in breasts for view in breast.views if view.name in names]
+    findings = [finding for view in views for finding in view.annotations or ()]
+    labels = Counter(breast.label for breast in breasts)
+    table = Table(title=cohort.name, show_header=False)
+    rows = {
+        "exams": len({(breast.patient, breast.exam) for breast in breasts}),
+        "breasts": len(breasts),
+        "  malignant": labels["malignant"],
+        "  benign": labels["benign"],
+        "  negative": labels["negative"],
+        "  without a label": labels[None],
+        "  malignant and annotated": sum(b.label == "malignant" and b.annotated for b in breasts),
+        "views": len(views),
+        "  annotated": sum(view.annotations is not None for view in views),
+        "findings": len(findings),
+        "  malignant findings": sum(finding.malignant for finding in findings),
+    }
+    for name, count in rows.items():
+        table.add_row(name, f"{count:,}")
+    return table
