@@ -6,14 +6,16 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage, 130
 import argparse
 import dataclasses
 import functools
+import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
-from mm3d.cli.options import PREPARATION, Commands, HelpFormatter, add_preparation, call, seed, share, whole_number
+from mm3d.cli.options import FOR_TORCH, Commands, add_preparation, given_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
 from mm3d.data.datasets import DATASETS, find_reader
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.overrides = others
     elif others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
+    os.environ.update(FOR_TORCH | os.environ)  # before the command imports torch
     try:
         return arguments.run(arguments)
     except InputError as error:
@@ -43,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mm3d: interrupted.", file=sys.stderr)
         return 130
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of every option that takes a value and has a default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        no_value = action.default is None or isinstance(action.default, bool)
+        return action.help if no_value else super()._get_help_string(action)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -67,6 +78,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _call(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    """What runs a command: the function of the module, which is imported only then, with the options as arguments."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        options: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name != "run"}
+        return getattr(importlib.import_module(module), function)(**options) or 0
+
+    return run
+
+
 def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser(
         "demo",
@@ -80,7 +101,7 @@ def _add_demo(commands: Commands) -> None:
     demo.add_argument(
         "--weights", type=Path, metavar="WEIGHTS", help="a weights file, a run folder, dbt (default) or ffdm"
     )
-    demo.set_defaults(run=call("mm3d.cli.demo", "demo"))
+    demo.set_defaults(run=_call("mm3d.cli.demo", "demo"))
 
 
 def _add_info(commands: Commands) -> None:
@@ -90,7 +111,7 @@ def _add_info(commands: Commands) -> None:
         description="Print the versions, the device and the threads that mm3d will use, and the shipped weights.",
     )
     info.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
-    info.set_defaults(run=call("mm3d.cli.info", "print_info"))
+    info.set_defaults(run=_call("mm3d.cli.info", "print_info"))
 
 
 def _add_prepare(commands: Commands) -> None:
@@ -115,7 +136,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from mm3d.data.prepare.geometry import PrepareSettings
     from mm3d.data.prepare.run import run
 
-    settings = PrepareSettings(**{name: getattr(arguments, name) for name in PREPARATION})
+    settings = PrepareSettings(**given_preparation(arguments))
     return run(find_reader(arguments.dataset), arguments.folder, arguments.output, settings, arguments.jobs)
 
 
@@ -150,14 +171,13 @@ def _add_phantom(commands: Commands) -> None:
 
 def _phantom(arguments: argparse.Namespace) -> int:
     from mm3d.phantom.run import PREPARED, make_trial
-
-    given = {name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None}
-    if given and arguments.format == "dicom":
-        raise InputError(f"--{next(iter(given))} is for --format prepared only: DICOM files hold the images unchanged.")
-    settings = dataclasses.replace(PREPARED[arguments.scale], **given) if arguments.format == "prepared" else None
-
     from mm3d.phantom.trial import Trial
 
+    given, settings = given_preparation(arguments), None
+    if arguments.format == "prepared":
+        settings = dataclasses.replace(PREPARED[arguments.scale], **given)
+    elif given:
+        raise InputError(f"--{next(iter(given))} is for --format prepared only: DICOM files hold the images unchanged.")
     trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
     return make_trial(trial, arguments.output, settings, arguments.jobs)
 
@@ -182,7 +202,7 @@ def _add_train(commands: Commands) -> None:
     train.add_argument(
         "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
     )
-    train.set_defaults(run=call("mm3d.train.run", "run"), overrides=[])
+    train.set_defaults(run=_call("mm3d.train.run", "run"), overrides=[])
 
 
 def _add_view(commands: Commands) -> None:
@@ -194,8 +214,8 @@ def _add_view(commands: Commands) -> None:
     )
     view.add_argument("folder", type=Path, metavar="OUT", help="the folder that 'mm3d predict' wrote")
     view.add_argument("--no-browser", action="store_false", dest="browser", help="only print the address")
-    view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address (default: any free one)")
-    view.set_defaults(run=call("mm3d.output.report.serve", "view"))
+    view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address; 0 is any free one")
+    view.set_defaults(run=_call("mm3d.output.report.serve", "view"))
 
 
 def _add_import_weights(commands: Commands) -> None:
@@ -210,4 +230,4 @@ def _add_import_weights(commands: Commands) -> None:
         "-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors file to write"
     )
     importer.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    importer.set_defaults(run=call("mm3d.cli.import_weights", "import_weights"))
+    importer.set_defaults(run=_call("mm3d.cli.import_weights", "import_weights"))

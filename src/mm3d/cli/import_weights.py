@@ -1,13 +1,16 @@
 """`mm3d import-weights`: turn a public checkpoint into start weights, and print what happened to its tensors."""
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from mm3d.model.config import BACKBONES
 from mm3d.model.import_checkpoint import NOT_A_WEIGHT, Import, import_checkpoint
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
+from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 
 # A piece of a tensor's name, and the part of the model it belongs to. The first that fits counts.
@@ -43,9 +46,8 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
     for reason in dict.fromkeys(dropped.values()):
         names = [name for name in dropped if dropped[name] == reason]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        console.print(f"dropped: {', '.join(names[:3])}{more} ({reason})", soft_wrap=True, highlight=False)
-    console.print(f"{source}: {_describe(imported)}.", soft_wrap=True, highlight=False)
-    console.print(f"Wrote {output}. {use}", soft_wrap=True, highlight=False)
+        say(console, f"dropped: {', '.join(names[:3])}{more} ({reason})")
+    say(console, f"{source}: {_describe(imported)}.\nWrote {output}. {use}")
 
 
 def _describe(imported: Import) -> str:
@@ -64,20 +66,20 @@ def _find_part(name: str) -> str:
 
 def _make_table(transfer: Transfer) -> Table:
     """A row for every part: how many tensors were loaded, converted, are new, were dropped."""
-    outcomes: dict[str, list[str]] = {
-        "loaded": list(transfer.loaded),
-        "converted": list(transfer.converted),
-        "new": list(transfer.new),
+    outcomes: dict[str, Iterable[str]] = {
+        "loaded": transfer.loaded,
+        "converted": transfer.converted,
+        "new": transfer.new,
         "dropped": [name for name, reason in transfer.dropped.items() if reason != NOT_A_WEIGHT],
     }
-    table = Table("part", title="tensors of each part")
-    for outcome in outcomes:
-        table.add_column(outcome, justify="right")
-    table.add_column("note")
+    counts = Counter((_find_part(name), outcome) for outcome, names in outcomes.items() for name in names)
     notes = {_find_part(name): change for name, change in (transfer.dropped | transfer.converted).items()}
     notes["heads: cross-attention"] = "starts as the identity"
-    for part in dict.fromkeys(_find_part(name) for names in outcomes.values() for name in names):
-        counts = [sum(_find_part(name) == part for name in names) for names in outcomes.values()]
-        note = notes.get(part, "") if any(counts[1:]) else ""
-        table.add_row(part, *(str(count) if count else "" for count in counts), note)
+    table = Table(
+        "part", *(Column(outcome, justify="right") for outcome in outcomes), "note", title="number of tensors"
+    )
+    for part in dict.fromkeys(part for part, _ in counts):
+        changed = any(counts[part, outcome] for outcome in ("converted", "new", "dropped"))
+        numbers = [str(counts[part, outcome] or "") for outcome in outcomes]
+        table.add_row(part, *numbers, notes.get(part, "") if changed else "")
     return table

@@ -26,7 +26,7 @@ from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.phantom.run import make_trial
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import show_progress
-from mm3d.shared.files import check_folder, remove_partial, write_json
+from mm3d.shared.files import check_folder, remove_partial, save_json
 
 FOLDER = "cohorts"
 MADE = "made.json"  # the settings that a cohort was made with, written last
@@ -71,7 +71,7 @@ def make_cohort(study: StudySpec, name: str, download: Path | None, jobs: int, c
         prepare_download(bcs_dbt.read, download, target, settings, jobs)
     else:
         pool_folder(part_of(study, cohort.of)[0], target, settings, console)
-    write_json(target / MADE, cohort_settings(study, name))
+    save_json(target / MADE, cohort_settings(study, name))
 
 
 def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: Console) -> None:

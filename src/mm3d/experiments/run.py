@@ -35,7 +35,7 @@ from mm3d.output.predictions import Predictions
 from mm3d.predict.detect import predict_breast
 from mm3d.predict.suspicion import project
 from mm3d.shared.config import to_dict
-from mm3d.shared.files import check_folder, lock_folder, write_json
+from mm3d.shared.files import check_folder, lock_folder, save_json
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config
 from mm3d.train.log import peak_memory, read_log
 from mm3d.train.state import CHECKPOINTS
@@ -59,7 +59,7 @@ def start_weights(study: StudySpec, job: Job, given: dict[str, str]) -> Path:
 
 def write_recipe(weights_path: Path, recipe: dict[str, Any]) -> None:
     """Write beside weights what they depend on."""
-    write_json(weights_path.with_name(RECIPE), recipe)
+    save_json(weights_path.with_name(RECIPE), recipe)
 
 
 def check_weights(path: Path, recipe: dict[str, Any] | None) -> None:

@@ -38,7 +38,7 @@ from mm3d.model.weights import find
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import lock_folder, replacing, write_json
+from mm3d.shared.files import lock_folder, replacing, save_json
 from mm3d.shared.workers import worker_count
 
 SNAKEFILE = Path(__file__).with_name("Snakefile")
@@ -245,7 +245,7 @@ def find_commit(folder: Path) -> str:
 
 def call_snakemake(workflow: Workflow, directory: Path, targets: Sequence[str], more: Sequence[str]) -> None:
     """Run Snakemake in a directory, and end it with all its processes if this one is interrupted."""
-    write_json(directory / WORKFLOW, to_dict(workflow))
+    save_json(directory / WORKFLOW, to_dict(workflow))
     command = [sys.executable, "-m", "snakemake", *targets, *OPTIONS, "--snakefile", str(SNAKEFILE)]
     command += ["--directory", str(directory), "--configfile", str(directory / WORKFLOW)]
     command += more or ["--cores", str(workflow.cores)]

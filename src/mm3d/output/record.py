@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mm3d.shared.files import write_json
+from mm3d.shared.files import save_json
 
 RECORD = "run.json"
 VERSION = 1  # of run.json
@@ -20,4 +20,4 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def write_record(folder: Path, **content: Any) -> None:
-    write_json(folder / RECORD, {"version": VERSION} | content)
+    save_json(folder / RECORD, {"version": VERSION} | content)

@@ -30,7 +30,7 @@ from mm3d.phantom.trial import Trial, render_breast
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_folder, remove_partial, replacing, write_json
+from mm3d.shared.files import check_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import Task, Workers, worker_count
 
 VERSION = 1  # raise it with any change of pixels: then folders of older versions are refused
@@ -100,7 +100,7 @@ def _open_folder(output: Path, trial: Trial, settings: PrepareSettings | None) -
         raise InputError(f"{output} holds a trial of {count} breasts; ask for as many or more, or {REMEDY}.")
     if before is None and output.exists() and any(not item.name.endswith(".partial") for item in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no trial; give an empty folder or a new one.")
-    write_json(output / "trial.json", content)
+    save_json(output / "trial.json", content)
 
 
 def _make_missing(
@@ -160,7 +160,7 @@ def _make_breast(render: Render, trial: Trial, index: int, folder: Path, setting
             keys=keys,
             sizes={file.name: (folder / file).stat().st_size for view in views for file in view.files},
         )
-        write_json(_record_path(folder, index), to_dict(record))
+        save_json(_record_path(folder, index), to_dict(record))
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
 

@@ -1,7 +1,6 @@
 """Dataclasses to and from plain tables (JSON, TOML), with error messages that name the wrong setting.
 
-Pydantic does nearly the same, at the same speed. It was not taken: an error that a class raises itself loses its place
-in the file, and all messages would have to be written anew for "did you mean".
+A message grows on its way up: each level puts its part of the place in front, such as a key or a number in a list.
 """
 
 import difflib
@@ -16,15 +15,11 @@ from mm3d.shared.errors import InputError
 T = TypeVar("T")
 
 
-class _WrongValueError(Exception):
-    """The message says what is wrong. On the way up, each level puts its part of the place in front of it."""
-
-
 def from_dict(cls: type[T], data: Any, where: str) -> T:
     """Build a dataclass from a table. `where` is what error messages call the table: a file, or a section of one."""
     try:
         return _convert(cls, data)
-    except _WrongValueError as error:
+    except InputError as error:
         raise InputError(f"{where}{error}") from error
 
 
@@ -45,7 +40,7 @@ def check(config: Any) -> None:
     for name, hint in _hints(cls).items():
         try:
             _convert(hint, getattr(config, name))
-        except _WrongValueError as error:
+        except InputError as error:
             raise InputError(f"{cls.__name__}: '{name}'{error}") from error
 
 
@@ -72,50 +67,50 @@ def _convert(hint: Any, value: Any) -> Any:
         return _convert_table(hint, value)
     if origin is dict:
         if not isinstance(value, dict):
-            raise _WrongValueError(f" must be a table, not {value!r}.")
+            raise InputError(f" must be a table, not {value!r}.")
         return {key: _convert(args[1], item) for key, item in value.items()}
     if origin is Literal:
         if value not in args:
-            raise _WrongValueError(f" must be one of {', '.join(map(str, args))}, not {value!r}.")
+            raise InputError(f" must be one of {', '.join(map(str, args))}, not {value!r}.")
         return value
     if hint is Path:
         return value if isinstance(value, Path) else Path(_convert(str, value))
     if hint is float and type(value) is int:
         return float(value)
     if not isinstance(value, hint) or isinstance(value, bool):
-        raise _WrongValueError(f" must be of type {hint.__name__}, not {value!r}.")
+        raise InputError(f" must be of type {hint.__name__}, not {value!r}.")
     return value
 
 
 def _convert_list(hint: Any, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise _WrongValueError(f" must be a list, not {value!r}.")
+        raise InputError(f" must be a list, not {value!r}.")
     items: list[Any] = []
     try:
         for item in value:
             items.append(_convert(hint, item))
-    except _WrongValueError as error:
-        raise _WrongValueError(f"[{len(items)}]{error}") from error
+    except InputError as error:
+        raise InputError(f"[{len(items)}]{error}") from error
     return tuple(items)
 
 
 def _convert_table(cls: Any, data: Any) -> Any:
     if not isinstance(data, dict):
-        raise _WrongValueError(f" must be a table of settings, not {data!r}.")
+        raise InputError(f" must be a table of settings, not {data!r}.")
     hints, values = _hints(cls), {}
     for key, value in data.items():
         if key not in hints:
             near = difflib.get_close_matches(str(key), hints, n=1)
             advice = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(hints)}."
-            raise _WrongValueError(f": unknown setting '{key}'; {advice}")
+            raise InputError(f": unknown setting '{key}'; {advice}")
         try:
             values[key] = _convert(hints[key], value)
-        except _WrongValueError as error:
-            raise _WrongValueError(f": '{key}'{error}") from error
+        except InputError as error:
+            raise InputError(f": '{key}'{error}") from error
     for field in fields(cls):
         if field.name not in data and field.default is MISSING and field.default_factory is MISSING:
-            raise _WrongValueError(f": the setting '{field.name}' is missing; add it.")
+            raise InputError(f": the setting '{field.name}' is missing; add it.")
     try:
         return cls(**values)
     except InputError as error:
-        raise _WrongValueError(f": {error}") from error
+        raise InputError(f": {error}") from error

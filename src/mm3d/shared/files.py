@@ -31,8 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file that people can read too, whole or not at all."""
+def save_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all, with line breaks for people."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

@@ -1,8 +1,4 @@
-"""Worker processes that may die: a decoder that crashes or hangs on a bad file costs that file, not the run.
-
-Pebble's ProcessPool does nearly the same. It was not taken because its workers print tracebacks when Ctrl-C comes while
-they start, take three seconds each to stop while they are in a decoder, and cannot be given one thread each.
-"""
+"""Worker processes that may die: a decoder that crashes or hangs on a bad file costs that file, not the run."""
 
 import multiprocessing
 import os

@@ -35,7 +35,7 @@ from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_folder, remove_partial, write_json
+from mm3d.shared.files import check_folder, remove_partial, save_json
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
 from mm3d.train.config import DENSE, LoopConfig, OptimiserConfig, TrainConfig, read_config
 from mm3d.train.data import Batch, TrainingBreast, read_batches
@@ -82,7 +82,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     fabric = make_fabric(config)
     fabric.launch()
     if fabric.is_global_zero:
-        write_json(folder / CONFIG, to_dict(config))
+        save_json(folder / CONFIG, to_dict(config))
         remove_partial(folder)
     else:
         console = Console(quiet=True)

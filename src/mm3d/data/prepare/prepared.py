@@ -24,7 +24,7 @@ from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_settings, finish_file, replacing, write_json
+from mm3d.shared.files import check_settings, finish_file, replacing, save_json
 
 VERSION = 1  # of the preparation; it is part of the keys
 MANIFEST = (
@@ -144,7 +144,7 @@ def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:
 
 
 def _write_view_file(pixels: Path, file: ViewFile) -> None:
-    write_json(pixels.with_suffix(".json"), to_dict(file))
+    save_json(pixels.with_suffix(".json"), to_dict(file))
 
 
 def read_view(folder: Path, key: str, view: View) -> PreparedView:
@@ -174,7 +174,7 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
         if views:
             breasts.append(to_dict(breast) | {"views": views})
     content = {"version": VERSION, "name": cohort.name, "notes": list(cohort.notes), "breasts": breasts}
-    write_json(folder / "cohort.json", content)
+    save_json(folder / "cohort.json", content)
     _write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
     rows = [_manifest_row(prepared.breast, view) for prepared in read_breasts(folder) for view in prepared.views]
     _write_rows(folder / "manifest.csv", [MANIFEST, *rows])
