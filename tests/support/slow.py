@@ -22,6 +22,7 @@ SLOW = {
     "test_train_run",
     "test_training",
     "test_view",
+    "test_walk",
     "test_a_full_size_exam_stays_below_25_megabytes",
     "test_two_ranks_train_like_one_with_the_whole_batch",
     "test_under_torch_compile",
