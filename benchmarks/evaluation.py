@@ -12,11 +12,10 @@ import pandas as pd
 from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.data.datasets import tables
-from mm3d.evaluate.match import MatchedPredictions, match_predictions
+from mm3d.evaluate.match import EvaluateSettings, MatchedPredictions, match_predictions
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.dbtex import dbtex
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import read_truth
 from mm3d.output.predictions import COLUMNS, read_dbtex
 

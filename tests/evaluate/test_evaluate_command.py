@@ -11,7 +11,7 @@ from support.counted_cohort import ROWS, recall, system, write_rows
 from support.csv_files import append, rows_of
 
 from mm3d.cli import main
-from mm3d.evaluate.settings import EvaluateSettings
+from mm3d.evaluate.match import EvaluateSettings
 from mm3d.shared.errors import InputError
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from mm3d.data.records import Annotation, Key, Label, Laterality
-from mm3d.evaluate.match import MatchedPredictions, froc_scores, match_predictions
+from mm3d.evaluate.match import EvaluateSettings, MatchedPredictions, froc_scores, match_predictions
 from mm3d.evaluate.measure import measure, measure_subgroups
 from mm3d.evaluate.metrics import bootstrap
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
 from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 

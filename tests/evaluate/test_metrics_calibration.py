@@ -5,7 +5,7 @@ import pytest
 from support.boxes import array
 
 from mm3d.evaluate.metrics.calibration import reliability, wilson
-from mm3d.evaluate.metrics.slice_errors import slice_errors
+from mm3d.evaluate.metrics.hits import slice_errors
 
 NAN = np.nan
 

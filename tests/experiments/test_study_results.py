@@ -15,10 +15,10 @@ from mm3d.data.inputs import prepared_breasts
 from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Key
 from mm3d.evaluate import match
+from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import recall_at
 from mm3d.evaluate.metrics.roc import delong
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
 from mm3d.experiments.cohorts import pool_folder, pool_slices
 from mm3d.experiments.gallery import Look, draw_row, draw_w, largest_gain, mean_weights

@@ -7,8 +7,8 @@ from support.bcs_dbt_download import ONE_HOT
 from support.csv_files import write_csv
 
 from mm3d.data.datasets import tables
+from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.run import evaluate
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.output.predictions import COLUMNS
 
 # patient, view, label, box (slice, x, y, class) or none; boxes are 100 x 100 in volumes of 40 slices.

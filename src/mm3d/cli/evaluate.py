@@ -88,8 +88,8 @@ def add_evaluate(commands: Commands) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    from mm3d.evaluate.match import EvaluateSettings
     from mm3d.evaluate.run import run
-    from mm3d.evaluate.settings import EvaluateSettings
 
     settings: dict[str, Any] = {}
     for name, value in vars(arguments).items():

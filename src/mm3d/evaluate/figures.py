@@ -40,10 +40,10 @@ INCHES = (4.4, 3.9)
 SUFFIXES = (".png", ".svg")
 
 
-def draw_figures(systems: list[System], draws: bootstrap.Draws, folder: Path) -> list[str]:
+def draw_figures(systems: list[System], folder: Path) -> list[str]:
     """Draw the figures that the systems have; returns the names of the files."""
     pictures: dict[str, Callable[[Axes], None]] = {
-        "froc": lambda axes: _froc(axes, systems, draws),
+        "froc": lambda axes: _froc(axes, systems),
         "roc": lambda axes: _roc(axes, systems),
     }
     if any(system.result["calibration"]["breast"] for system in systems):
@@ -67,7 +67,7 @@ def draw_figures(systems: list[System], draws: bootstrap.Draws, folder: Path) ->
     return [name + suffix for name in pictures for suffix in SUFFIXES]
 
 
-def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws) -> None:
+def _froc(axes: Axes, systems: list[System]) -> None:
     settings = systems[0].matched.settings
     right = max(1.0, 4 * max(settings.rates, default=0.5))
     grid = np.linspace(0, right, 101)
@@ -84,7 +84,7 @@ def _froc(axes: Axes, systems: list[System], draws: bootstrap.Draws) -> None:
             label = f"{system.name}, {rule}" if len(system.matched.rules) > 1 else system.name
             axes.step(false, recall, where="post", color=colour, label=label, linewidth=width, linestyle=line)
             if rule == "2D":
-                replicates = bootstrap.recalls_at(scores, grid, draws)
+                replicates = bootstrap.recalls_at(scores, grid, system.draws)
                 if np.isfinite(replicates).any():
                     low, high = np.nanquantile(replicates, [0.025, 0.975], axis=0)
                     axes.fill_between(grid, low, high, color=colour, alpha=0.13, linewidth=0)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mm3d.evaluate.match import MatchedPredictions
-from mm3d.evaluate.metrics.hits import best_findings, highest_by
-from mm3d.evaluate.metrics.slice_errors import reference_slices
+from mm3d.evaluate.metrics.hits import best_findings, highest_by, reference_slices
 from mm3d.shared.files import replacing
 
 Columns = dict[str, Any]  # of sequences
@@ -81,9 +80,10 @@ def _list_annotations(matched: MatchedPredictions) -> Columns:
 def _list_volumes(matched: MatchedPredictions) -> Columns:
     findings, V = matched.findings, len(matched.views)
     breasts = [matched.breasts[number] for number in matched.breast_of]
-    hits: Columns = {"2D": [], "3D": [None] * V}
-    for name, rule in matched.rules.items():
-        hits[name] = matched.count(rule.judged & np.isin(np.arange(len(rule.judged)), rule.hits.annotation))
+    hits = {
+        name: matched.count(rule.judged & np.isin(np.arange(len(rule.judged)), rule.hits.annotation))
+        for name, rule in matched.rules.items()
+    }
     false = matched.rules["2D"].false
     return {
         **_identify(matched, matched.views),
@@ -94,7 +94,7 @@ def _list_volumes(matched: MatchedPredictions) -> Columns:
         "findings": np.bincount(matched.annotations.volume, minlength=V),
         "malignant_findings": matched.count(matched.malignant),
         "malignant_findings_hit_2d": hits["2D"],
-        "malignant_findings_hit_3d": hits["3D"],
+        "malignant_findings_hit_3d": hits.get("3D", [None] * V),
         "proposals": np.bincount(findings.volume, minlength=V),
         "image_score": matched.view_scores,
         "highest_false_positive_2d": highest_by(findings.volume[false], findings.scores[false], V),

@@ -23,6 +23,7 @@ class System:
     """One system with its metrics, for comparisons, lists and figures."""
 
     matched: MatchedPredictions
+    draws: Draws
     replicates: dict[tuple[str, str, str], FloatArray]  # by metric, rule and level: see `_replicate`
     result: Row  # its part of metrics.json
 
@@ -49,7 +50,7 @@ def measure(matched: MatchedPredictions, draws: Draws) -> System:
             result[metric.name] = metric.function(matched, draws, notes)
     result["notes"] = notes
     result["subgroups"] = {column: measure_subgroups(matched, column, draws) for column in matched.settings.by}
-    return System(matched, replicates, result)
+    return System(matched, draws, replicates, result)
 
 
 def _count(matched: MatchedPredictions) -> dict[str, int]:

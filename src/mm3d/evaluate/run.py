@@ -9,14 +9,14 @@ from rich.console import Console
 
 from mm3d import __version__
 from mm3d.evaluate.lists import write_lists
-from mm3d.evaluate.match import match_predictions
+from mm3d.evaluate.match import EvaluateSettings, match_predictions
 from mm3d.evaluate.measure import System, compare, measure
 from mm3d.evaluate.metrics import bootstrap
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.show import print_tables
 from mm3d.evaluate.truth import read_truth
 from mm3d.output import predictions
 from mm3d.shared.config import to_dict
+from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -29,29 +29,27 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
         raise InputError(f"{output} is a file; give a folder with -o.")
     console = Console()
     with console.status("evaluating"):
-        result, systems, draws = evaluate(files, truth_folder, settings)
+        result, systems = evaluate(files, truth_folder, settings)
         with replacing(output / "metrics.json") as partial:
             partial.write_text(json.dumps(_plain(result), indent=1, allow_nan=False), encoding="utf-8")
         write_lists([system.matched for system in systems], output)
         from mm3d.evaluate.figures import draw_figures  # matplotlib takes a second to import
 
-        figures = draw_figures(systems, draws, output)
+        figures = draw_figures(systems, output)
     print_tables(console, result)
     written = ", ".join(["metrics.json", "per-finding.csv", "per-volume.csv", *figures])
-    console.print(f"Wrote {output}: {written}.", soft_wrap=True, highlight=False, markup=False)
+    say(console, f"Wrote {output}: {written}.")
     return 0
 
 
-def evaluate(
-    files: list[Path], truth_folder: Path, settings: EvaluateSettings
-) -> tuple[dict[str, Any], list[System], bootstrap.Draws]:
-    """Measure and compare predictions files; returns the content of metrics.json, the systems, and the draws."""
+def evaluate(files: list[Path], truth_folder: Path, settings: EvaluateSettings) -> tuple[dict[str, Any], list[System]]:
+    """Measure and compare predictions files; returns the content of metrics.json, and the systems."""
     names = name_systems(files)
     truth = read_truth(truth_folder)
     draws = bootstrap.draw(len(truth.in_split(settings.split).patients), settings.replicates, settings.seed)
     pairs = zip(names, files, strict=True)
     matched = [match_predictions(name, predictions.read(file), truth, settings) for name, file in pairs]
-    systems = [measure(one, draws) for one in matched]
+    systems = [measure(one, draws) for one in matched]  # when all files are known to be good
     result = {
         "version": VERSION,
         "mm3d": __version__,
@@ -60,7 +58,7 @@ def evaluate(
         "systems": [{"file": str(file)} | system.result for file, system in zip(files, systems, strict=True)],
         "comparisons": compare(systems),
     }
-    return result, systems, draws
+    return result, systems
 
 
 def name_systems(files: list[Path]) -> list[str]:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mm3d.evaluate import table as metrics
 from mm3d.evaluate.table import FrocMetric, Summary, UnitMetric
+from mm3d.shared.console import say
 
 Result = dict[str, Any]
 NONE = "–"
@@ -29,7 +30,7 @@ def print_tables(console: Console, result: Result) -> None:
             names_of.setdefault(note, []).append(system["name"])
     for note, names in names_of.items():
         whose = "" if not names or len(names) == len(systems) else f"{', '.join(names)}: "
-        console.print(f"note: {whose}{note}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"note: {whose}{note}")
 
 
 def _metrics(systems: list[Result], truth: str) -> Table:

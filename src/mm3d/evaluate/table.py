@@ -16,9 +16,8 @@ from mm3d.evaluate.metrics.bootstrap import Draws, recalls_at
 from mm3d.evaluate.metrics.calibration import operating_point, reliability
 from mm3d.evaluate.metrics.dbtex import LEAST_DISTANCE, dbtex
 from mm3d.evaluate.metrics.froc import FrocScores
-from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, best_findings
+from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, best_findings, reference_slices, slice_errors
 from mm3d.evaluate.metrics.roc import Estimates, delong
-from mm3d.evaluate.metrics.slice_errors import reference_slices, slice_errors
 
 Content = Any  # of metrics.json
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.datasets.tables import LABEL_OF, TableView, worst_grades
+from mm3d.data.datasets.tables import GRADES, LABEL_OF, TableView
 from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
 from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, keys_of
 from mm3d.shared.errors import InputError
@@ -103,16 +103,16 @@ def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
 
 
 def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem], notes: list[str]) -> Truth:
-    views = list(views)
-    worst = worst_grades(views)
-    breasts: dict[tuple[str, str, Laterality], TruthBreast] = {}
+    views_of: dict[tuple[str, str, Laterality], list[TableView]] = {}
     for view in views:
-        breast = breasts.get(view.breast) or TruthBreast(view.breast, LABEL_OF[worst[view.breast]], view.split, {}, ())
-        truth_view = TruthView(view.key, view.annotations, view.slices)
-        breasts[view.breast] = replace(
-            breast, attributes=breast.attributes | view.attributes, views=(*breast.views, truth_view)
-        )
+        views_of.setdefault(view.breast, []).append(view)
+    breasts = []
+    for breast, own in views_of.items():
+        label = LABEL_OF[max((view.grade for view in own), key=GRADES.index)]
+        attributes = {name: value for view in own for name, value in view.attributes.items()}
+        truth_views = tuple(TruthView(view.key, view.annotations, view.slices) for view in own)
+        breasts.append(TruthBreast(breast, label, own[0].split, attributes, truth_views))
     if problems:
         first_problem = f"{problems[0].subject}: {problems[0].reason}"
         notes = [*notes, f"{len(problems)} rows of the tables are unusable, such as {first_problem}"]
-    return Truth(name, tuple(breasts.values()), tuple(notes))
+    return Truth(name, tuple(breasts), tuple(notes))

@@ -24,8 +24,8 @@ from mm3d.data.inputs import grey, prepared_breasts
 from mm3d.data.prepare.prepared import PreparedView
 from mm3d.data.records import Annotation, Key, keys_of
 from mm3d.evaluate.figures import COLOURS, STYLE
+from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.hits import iou
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.truth import TruthView
 from mm3d.experiments.cohorts import part_of
 from mm3d.experiments.results import NOT_FOUND, UNIT, Result, list_findings, read_cohort, read_tested, threshold_of

@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from rich.console import Console
 
 from mm3d.evaluate.figures import COLOURS, STYLE
+from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.bootstrap import least_p
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.experiments.gallery import ROW, W_CURVES
 from mm3d.experiments.results import read_cohort, read_results
 from mm3d.experiments.spec import RunSpec, StudySpec

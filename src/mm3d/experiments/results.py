@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from mm3d.data.records import Annotation
-from mm3d.evaluate.match import MatchedPredictions, match_predictions
+from mm3d.evaluate.match import EvaluateSettings, MatchedPredictions, match_predictions
 from mm3d.evaluate.metrics.froc import FrocScores, allowed, threshold_at
 from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, IntArray, best_scores
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.evaluate.subgroups import UNKNOWN
 from mm3d.evaluate.truth import Truth, TruthView, read_truth
 from mm3d.experiments.cohorts import part_of

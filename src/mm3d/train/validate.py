@@ -13,10 +13,9 @@ from lightning_fabric import Fabric
 
 from mm3d.data.inputs import modality_of
 from mm3d.data.prepare.prepared import PreparedBreast
-from mm3d.evaluate.match import froc_scores, highest_findings, match_predictions
+from mm3d.evaluate.match import EvaluateSettings, froc_scores, highest_findings, match_predictions
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
-from mm3d.evaluate.settings import EvaluateSettings
 from mm3d.output.predictions import BreastPrediction, Predictions
 from mm3d.train.cohorts import ValidationCohort
 

@@ -3,9 +3,12 @@
 2D rule: the intersection over union (IoU) of the two boxes is at least a given value, 0.25 in the paper.
 3D rule: the 2D rule holds, and the slice of the finding lies where the annotation is visible.
 A finding may hit several annotations, and several findings may hit one annotation: nothing is matched one to one.
+`slice_errors` tells how far the predicted slices are from the annotated ones.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,3 +138,41 @@ def best_findings(hits: Hits, findings: Findings, annotations: int) -> IntArray:
     order = np.lexsort((findings.slices[hits.finding], y2, x2, y1, x1, -hits.iou, -findings.scores[hits.finding]))
     best[hits.annotation[order[::-1]]] = hits.finding[order[::-1]]  # the best is written last and stays
     return best
+
+
+def slice_errors(
+    predicted: FloatArray, annotated: FloatArray, visible: tuple[FloatArray, FloatArray], spacing: FloatArray
+) -> dict[str, float]:
+    """Summarise the absolute errors of the slices predicted for annotations, in slices and in mm.
+
+    All arrays are (A,), and NaN where something is not known: the predicted and the annotated slice, the first and the
+    last visible slice, and the mm between slices. `visible` of the result is the share of `findings_visible` predicted
+    slices that lie in the visible range.
+    """
+    slices = np.abs(predicted - annotated)
+    mm = slices * spacing
+    slices, mm = slices[~np.isnan(slices)], mm[~np.isnan(mm)]
+    first, last = visible
+    known = ~np.isnan(predicted) & ~np.isnan(first)
+    inside = ((first <= predicted) & (predicted <= last))[known]
+    return {
+        "findings": len(slices),
+        "median_slices": _over(np.median, slices),
+        "mean_slices": _over(np.mean, slices),
+        "p90_slices": _over(lambda errors: np.quantile(errors, 0.9), slices),
+        "findings_mm": len(mm),
+        "median_mm": _over(np.median, mm),
+        "mean_mm": _over(np.mean, mm),
+        "visible": _over(np.mean, inside),
+        "findings_visible": len(inside),
+    }
+
+
+def reference_slices(annotations: Annotations) -> FloatArray:
+    """The slice that a prediction is compared with (A,): the annotated slice, otherwise the middle of the range."""
+    middle = (annotations.first + annotations.last) / 2
+    return np.where(np.isnan(annotations.slices), middle, annotations.slices)
+
+
+def _over(statistic: Callable[[Any], Any], values: NDArray[Any]) -> float:
+    return float(statistic(values)) if values.size else np.nan
