@@ -161,12 +161,11 @@ def test_rows_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
     assert "does not name its file" in why["DBT-P00002 S1 lcc"]
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_known_mislabelled_views_are_left_out_unless_wanted(tmp_path: Path, keep: bool) -> None:
+def test_known_mislabelled_views_are_left_out(tmp_path: Path) -> None:
     download(tmp_path, {"lcc": "Normal", "lmlo": "Normal", "rcc": "Normal"}, patient="DBT-P03027")
-    cohort = bcs_dbt.read(tmp_path, keep_mislabelled=keep)
-    assert len(list(cohort.views())) == (3 if keep else 1)
-    assert [problem.reason for problem in cohort.problems] == ([] if keep else ["It is known to be mislabelled."] * 2)
+    cohort = bcs_dbt.read(tmp_path)
+    assert len(list(cohort.views())) == 1
+    assert [problem.reason for problem in cohort.problems] == ["It is known to be mislabelled."] * 2
 
 
 # Which tables

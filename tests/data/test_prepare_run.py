@@ -21,7 +21,7 @@ from support.stored_views import SMALL, view_of, volume
 
 from mm3d.cli import main
 from mm3d.data.datasets import folder as folder_reader
-from mm3d.data.datasets.assemble import assemble
+from mm3d.data.datasets.assemble import CohortBuilder
 from mm3d.data.datasets.folder import list_files, make_entries, read_headers
 from mm3d.data.prepare.prepared import read_breasts, write_cohort
 from mm3d.data.prepare.run import prepare_breasts, prepare_views
@@ -111,7 +111,7 @@ def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
 def test_the_breasts_of_an_exam_are_prepared_without_lists(tmp_path: Path) -> None:
     images, _ = read_headers(list_files(exams(tmp_path / "export")))
     headers = {header.path: header for header in images}
-    breasts = assemble("exam", make_entries(images)[0]).breasts
+    breasts = CohortBuilder("exam", entries=make_entries(images)[0]).assemble().breasts
     prepared, problems = prepare_breasts(breasts, headers, SMALL, tmp_path / "work", 1)
     assert [sorted(view.view.position for view in breast.views) for breast in prepared] == [["CC", "MLO"], ["MLO"]]
     (problem,) = problems

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mm3d.data.datasets.assemble import Entry, assemble, find_file, read_rows
+from mm3d.data.datasets.assemble import CohortBuilder, Entry, decode, find_file, read_rows, reporting
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -99,7 +99,7 @@ def test_views_are_gathered_by_exam_and_side_with_the_worst_label() -> None:
         entry("3", "malignant", split="train", attributes={"vendor": "x"}),
         entry("4", "negative", exam="later", split="train"),
     ]
-    cohort = assemble("c", entries, [Problem("5", "It is missing.")], ["a note"])
+    cohort = CohortBuilder("c", ["a note"], entries, [Problem("5", "It is missing.")]).assemble()
     assert [(found.name, found.label) for found in cohort.breasts] == [
         ("P E L", "malignant"),
         ("P E R", "negative"),
@@ -112,7 +112,8 @@ def test_views_are_gathered_by_exam_and_side_with_the_worst_label() -> None:
 
 
 def test_a_breast_that_contradicts_itself_is_left_out_and_the_others_stay() -> None:
-    cohort = assemble("c", [entry("1", "benign", annotations=(CANCER,)), entry("2", "negative", "R")])
+    entries = [entry("1", "benign", annotations=(CANCER,)), entry("2", "negative", "R")]
+    cohort = CohortBuilder("c", entries=entries).assemble()
     assert [found.name for found in cohort.breasts] == ["P E R"]
     (problem,) = cohort.problems
     assert problem.subject == "P E L"
@@ -120,7 +121,7 @@ def test_a_breast_that_contradicts_itself_is_left_out_and_the_others_stay() -> N
 
 
 def test_a_view_that_comes_twice_is_used_once_and_reported() -> None:
-    cohort = assemble("c", [entry("1", "benign"), entry("1", "malignant")])
+    cohort = CohortBuilder("c", entries=[entry("1", "benign"), entry("1", "malignant")]).assemble()
     assert [len(found.views) for found in cohort.breasts] == [1]
     assert [problem.subject for problem in cohort.problems] == ["1"]
 
@@ -149,13 +150,17 @@ def test_a_wrong_table_is_refused_by_name(tmp_path: Path) -> None:
         read_rows(tmp_path / "table.csv", ["a"])
 
 
-def test_a_file_is_found_at_any_depth_by_the_first_pattern_that_fits(tmp_path: Path) -> None:
+def test_a_file_is_found_at_any_depth_and_the_first_by_name_is_taken(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    second = tmp_path / "table.csv"
-    first = tmp_path / "deep" / "er" / "Table v2.csv"
-    for path in (first, second):
-        path.touch()
-    assert find_file(tmp_path, "Table v*.csv", "table.csv") == first
-    assert find_file(tmp_path, "absent.csv", "table.csv") == second
-    with pytest.raises(InputError, match=r"has no absent\.csv or gone\.csv"):
-        find_file(tmp_path, "absent.csv", "gone.csv")
+    for name in ("Table v2.csv", "Table v1.csv"):
+        (tmp_path / "deep" / "er" / name).touch()
+    assert find_file(tmp_path, "Table v*.csv") == tmp_path / "deep" / "er" / "Table v1.csv"
+    with pytest.raises(InputError, match=r"has no absent\.csv; give the folder of the download"):
+        find_file(tmp_path, "absent.csv")
+
+
+def test_a_cell_that_is_not_known_is_reported_with_what_is_known() -> None:
+    problems: list[Problem] = []
+    with reporting(problems, "view 1"):
+        decode({"side": "B"}, "side", {"L": "L", "R": "R"})
+    assert problems == [Problem("view 1", "Its side 'B' is none of L, R.")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import assemble
+from mm3d.data.datasets.assemble import CohortBuilder
 from mm3d.data.datasets.folder import NO_READING, NO_VIEW, UnusedFile, exam_code, list_files, make_entries, read_headers
 from mm3d.data.dicom.header import Header
 from mm3d.data.records import Breast, Modality, View
@@ -66,7 +66,7 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
     for header in images:
         headers.setdefault(exam_code(header.study), {})[header.path] = header
     breasts: dict[str, list[Breast]] = {}
-    for breast in assemble("archive", entries).breasts:
+    for breast in CohortBuilder("archive", entries=entries).assemble().breasts:
         breasts.setdefault(breast.exam, []).append(breast)
     problems: dict[str, list[ReadProblem]] = {}
     for file in unused:

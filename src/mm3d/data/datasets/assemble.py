@@ -1,11 +1,12 @@
-"""What every reader needs: rows of a table, and views gathered to breasts."""
+"""What every reader needs: rows of a table, what their cells mean, and views gathered to breasts."""
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
@@ -13,6 +14,8 @@ from mm3d.shared.errors import InputError
 SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  # as tables write them
 POSITIONS: dict[str, Position] = {"CC": "CC", "MLO": "MLO"}  # the views that are used
 SEVERITY: dict[Label | None, int] = {None: -1, "negative": 0, "benign": 1, "malignant": 2}
+
+Meaning = TypeVar("Meaning")
 
 
 @dataclass(frozen=True)
@@ -61,53 +64,71 @@ def _check_columns(path: Path, there: Iterable[str], wanted: Iterable[str], deli
         raise InputError(f"{path} has no column {', '.join(map(repr, missing))}; is it the right file?")
 
 
-def find_file(folder: Path, *patterns: str) -> Path:
-    """The first file anywhere in the folder that matches one of the patterns."""
-    for pattern in patterns:
-        for path in sorted(folder.rglob(pattern)):
-            return path
-    raise InputError(f"{folder} has no {' or '.join(patterns)}; give the folder of the download.")
+def find_file(folder: Path, pattern: str) -> Path:
+    """The first file anywhere in the folder that matches the pattern."""
+    path = min(folder.rglob(pattern), default=None)
+    if path is None:
+        raise InputError(f"{folder} has no {pattern}; give the folder of the download.")
+    return path
 
 
-def try_annotations(
-    name: str, problems: list[Problem], read: Callable[..., tuple[Annotation, ...] | None], *arguments: Any
-) -> tuple[Annotation, ...] | None:
-    """Read the annotations of a view; None and a problem if they cannot be read."""
+def decode(row: Mapping[str, str], column: str, meanings: Mapping[str, Meaning]) -> Meaning:
+    """What the cell of a row means."""
+    if row[column] not in meanings:
+        raise InputError(f"Its {column} {row[column]!r} is none of {', '.join(meanings)}.")
+    return meanings[row[column]]
+
+
+@contextmanager
+def reporting(problems: list[Problem], subject: str) -> Iterator[None]:
+    """Turn an error into a problem of the subject, which is then left out."""
     try:
-        return read(*arguments)
-    except (InputError, LookupError, SyntaxError, TypeError, ValueError) as error:
-        reason = error if isinstance(error, InputError | ValueError) else repr(error)
-        problems.append(Problem(name, f"Its annotations are left out, it counts as not annotated: {reason}."))
-        return None
+        yield
+    except InputError as error:
+        problems.append(Problem(subject, str(error)))
 
 
-def describe_left_out(left_out: Counter[str]) -> list[str]:
-    """A note for each kind of image that is left out too often to be listed one by one. The keys are the reasons."""
-    return [f"Images left out ({reason}): {count}." for reason, count in sorted(left_out.items())]
+@dataclass
+class CohortBuilder:
+    """What a reader has found so far."""
 
+    name: str
+    notes: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)  # by reason: images too many to be listed one by one
 
-def assemble(
-    name: str, entries: Iterable[Entry], problems: Iterable[Problem] = (), notes: Iterable[str] = ()
-) -> Cohort:
-    """Gather views to breasts, one for each patient, exam and side. A breast has the worst label of its views."""
-    left_out = list(problems)
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
-    names: set[str] = set()
-    for entry in entries:
-        if entry.view.name in names:
-            left_out.append(Problem(entry.view.name, "It is there twice; only the first is used."))
-            continue
-        names.add(entry.view.name)
-        groups.setdefault((entry.patient, entry.exam, entry.view.laterality), []).append(entry)
-    breasts = []
-    for (patient, exam, side), members in groups.items():
-        attributes: dict[str, str] = {}
-        for member in members:
-            attributes |= member.attributes
-        views = tuple(member.view for member in members)
-        worst = max((member.label for member in members), key=SEVERITY.__getitem__)
+    def try_annotations(
+        self, view: str, read: Callable[..., tuple[Annotation, ...] | None], *arguments: Any
+    ) -> tuple[Annotation, ...] | None:
+        """Read the annotations of a view; None and a problem if they cannot be read."""
         try:
-            breasts.append(Breast(patient, exam, views[0].laterality, worst, views, members[0].split, attributes))
-        except InputError as error:
-            left_out.append(Problem(f"{patient} {exam} {side}", str(error)))
-    return Cohort(name, tuple(breasts), tuple(left_out), tuple(notes))
+            return read(*arguments)
+        except (InputError, LookupError, SyntaxError, TypeError, ValueError) as error:
+            reason = error if isinstance(error, InputError | ValueError) else repr(error)
+            problem = f"Its annotations are left out, it counts as not annotated: {reason}."
+            self.problems.append(Problem(view, problem))
+            return None
+
+    def assemble(self) -> Cohort:
+        """Gather views to breasts, one for each patient, exam and side. A breast has the worst label of its views."""
+        problems = list(self.problems)
+        groups: dict[tuple[str, str, Laterality], list[Entry]] = {}
+        names: set[str] = set()
+        for entry in self.entries:
+            if entry.view.name in names:
+                problems.append(Problem(entry.view.name, "It is there twice; only the first is used."))
+                continue
+            names.add(entry.view.name)
+            groups.setdefault((entry.patient, entry.exam, entry.view.laterality), []).append(entry)
+        breasts = []
+        for (patient, exam, side), members in groups.items():
+            worst = max((member.label for member in members), key=SEVERITY.__getitem__)
+            views = tuple(member.view for member in members)
+            attributes: dict[str, str] = {}
+            for member in members:
+                attributes |= member.attributes
+            with reporting(problems, f"{patient} {exam} {side}"):
+                breasts.append(Breast(patient, exam, side, worst, views, members[0].split, attributes))
+        counts = [f"Images left out ({reason}): {count}." for reason, count in sorted(self.left_out.items())]
+        return Cohort(self.name, tuple(breasts), tuple(problems), (*self.notes, *counts))

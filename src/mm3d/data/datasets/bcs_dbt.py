@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from mm3d.data.datasets.assemble import assemble, read_rows
+from mm3d.data.datasets.assemble import CohortBuilder, read_rows
 from mm3d.data.datasets.tables import BOXES_READ, FILE_PATHS, LABELS, TableView, join, locate_files, worst_grades
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Cohort, Problem
@@ -33,19 +33,18 @@ MISLABELLED = {
 }
 
 
-def read(folder: Path, keep_mislabelled: bool = False) -> Cohort:
+def read(folder: Path) -> Cohort:
     """Read a folder with the tables and the images, or a part of either."""
     download = walk(folder)
     tables = newest_tables(download.tables)
     if not any(kinds.keys() >= {"file-paths", "labels"} for kinds in tables.values()):
         raise InputError(f"{folder} has no split of BCS-DBT with both its tables of file-paths and of labels.")
     views, problems, notes = read_tables(tables)
-    if not keep_mislabelled:
-        wrong = [view for view in views if (view.key.patient, view.key.view) in MISLABELLED]
-        problems += [Problem(view.name, "It is known to be mislabelled.") for view in wrong]
-        views = [view for view in views if view not in wrong]
+    wrong = [view for view in views if (view.key.patient, view.key.view) in MISLABELLED]
+    problems += [Problem(view.name, "It is known to be mislabelled.") for view in wrong]
+    views = [view for view in views if view not in wrong]
     entries, missing = locate_files(with_grades(views), download.find, folder)
-    return assemble("BCS-DBT", entries, [*problems, *missing], notes)
+    return CohortBuilder("BCS-DBT", notes, entries, problems + missing).assemble()
 
 
 def with_grades(views: Sequence[TableView]) -> list[TableView]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pydicom
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, CohortBuilder, Entry, find_file, read_rows, reporting
 from mm3d.data.dicom.header import read_dataset
-from mm3d.data.records import Annotation, Cohort, Label, Problem, View
+from mm3d.data.records import Annotation, Cohort, Label, View
 from mm3d.shared.errors import InputError
 
 COLUMNS = (
@@ -49,6 +49,7 @@ def in_both_splits(rows: list[Row]) -> set[str]:
 
 
 def read(folder: Path) -> Cohort:
+    cohort = CohortBuilder("CBIS-DDSM")
     rows = read_tables(folder)
     shared = in_both_splits(rows)
     folders = {path.name: path for kind in ("Mass", "Calc") for path in folder.rglob(f"{kind}-T*_P_*") if path.is_dir()}
@@ -58,29 +59,23 @@ def read(folder: Path) -> Cohort:
         views.setdefault(row["view"], []).append(row)
         breast = row["patient_id"], row["left or right breast"]
         birads[breast] = max(birads.get(breast, ""), row["assessment"])
-    entries: list[Entry] = []
-    problems: list[Problem] = []
     for name, abnormalities in views.items():
         first = abnormalities[0]
         patient, side = first["patient_id"], first["left or right breast"]
-        try:
+        with reporting(cohort.problems, name):
             file = next((path for row in abnormalities for path in _locate(folders, row["image file path"])), None)
             if file is None:
-                raise InputError(f"Its file {first['image file path']} is missing")
-            size = _size(file)
-        except InputError as error:
-            problems.append(Problem(name, f"{error}."))
-            continue
-        annotations = try_annotations(name, problems, _annotations, folders, abnormalities, size)
-        view = View(name, SIDES[side], POSITIONS[first["image view"]], "FFDM", (file,), annotations)
-        label: Label = "malignant" if any(MALIGNANT[row["pathology"]] for row in abnormalities) else "benign"
-        attributes = {"birads": birads[patient, side], "density": first["density"]}
-        split = "test" if patient in shared else first["split"]
-        entries.append(Entry(patient, "1", view, label, split, attributes))
-    notes = []
+                raise InputError(f"Its file {first['image file path']} is missing.")
+            annotations = cohort.try_annotations(name, _annotations, folders, abnormalities, _size(file))
+            view = View(name, SIDES[side], POSITIONS[first["image view"]], "FFDM", (file,), annotations)
+            label: Label = "malignant" if any(MALIGNANT[row["pathology"]] for row in abnormalities) else "benign"
+            attributes = {"birads": birads[patient, side], "density": first["density"]}
+            split = "test" if patient in shared else first["split"]
+            cohort.entries.append(Entry(patient, "1", view, label, split, attributes))
     if shared:
-        notes.append(f"{len(shared)} patients are in a training and in a test table; all of their images are test.")
-    return assemble("CBIS-DDSM", entries, problems, notes)
+        note = f"{len(shared)} patients are in a training and in a test table; all of their images are test."
+        cohort.notes.append(note)
+    return cohort.assemble()
 
 
 def _locate(folders: dict[str, Path], written: str) -> list[Path]:

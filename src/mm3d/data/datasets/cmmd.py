@@ -7,7 +7,7 @@ DICOM header. Many patients also have images of the other breast. Nothing is kno
 from collections import Counter
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import Entry, assemble, describe_left_out, read_rows
+from mm3d.data.datasets.assemble import CohortBuilder, Entry, read_rows, reporting
 from mm3d.data.dicom.header import read_dataset, which_view
 from mm3d.data.records import Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
@@ -19,38 +19,35 @@ TAGS = ["ViewCodeSequence", "ViewPosition", "ImageLaterality", "Laterality", "Ma
 
 def read(folder: Path) -> Cohort:
     breasts, problems = read_table(folder)
+    cohort = CohortBuilder("CMMD", ["There are no boxes: no view is annotated."], problems=problems)
     patients = {patient for patient, _ in breasts}
-    entries, left_out, repeats = [], Counter[str](), Counter[str]()
+    repeats = Counter[str]()
     for file in sorted(folder.rglob("*.dcm")):
         patient = next((part for part in file.relative_to(folder).parts if part in patients), None)
         if patient is None:
-            left_out["of patients who are not in the table"] += 1
+            cohort.left_out["of patients who are not in the table"] += 1
             continue
-        try:
+        with reporting(cohort.problems, patient):
             header = read_dataset(file, TAGS)
-        except InputError as error:
-            problems.append(Problem(patient, str(error)))
-            continue
-        side, position = which_view(header)
-        if side is None or position is None:
-            problems.append(Problem(patient, f"The header of {file} does not say the side and CC or MLO."))
-            continue
-        row = breasts.get((patient, side))
-        if row is None:
-            left_out["of breasts that are not in the table"] += 1
-            continue
-        name = f"{patient}_{side}_{position}"
-        repeats[name] += 1
-        if repeats[name] > 1:  # a repeated exposure
-            name += f"_{repeats[name]}"
-        view = View(name, side, position, "FFDM", (file,), None)
-        attributes = {column: row[column] for column in ("abnormality", "subtype")}
-        attributes["vendor"] = str(header.get("Manufacturer") or "")
-        entries.append(Entry(patient, "1", view, LABELS[row["classification"]], attributes=attributes))
-    imaged = {(entry.patient, entry.view.laterality) for entry in entries}
+            side, position = which_view(header)
+            if side is None or position is None:
+                raise InputError(f"The header of {file} does not say the side and CC or MLO.")
+            row = breasts.get((patient, side))
+            if row is None:
+                cohort.left_out["of breasts that are not in the table"] += 1
+                continue
+            name = f"{patient}_{side}_{position}"
+            repeats[name] += 1
+            if repeats[name] > 1:  # a repeated exposure
+                name += f"_{repeats[name]}"
+            view = View(name, side, position, "FFDM", (file,), None)
+            attributes = {column: row[column] for column in ("abnormality", "subtype")}
+            attributes["vendor"] = str(header.get("Manufacturer") or "")
+            cohort.entries.append(Entry(patient, "1", view, LABELS[row["classification"]], attributes=attributes))
+    imaged = {(entry.patient, entry.view.laterality) for entry in cohort.entries}
     problems += [Problem(" ".join(key), "There is no usable image of this breast.") for key in breasts.keys() - imaged]
-    notes = ["There are no boxes: no view is annotated.", *describe_left_out(left_out)]
-    return assemble("CMMD", entries, sorted(problems, key=lambda problem: problem.subject), notes)
+    problems.sort(key=lambda problem: problem.subject)
+    return cohort.assemble()
 
 
 def read_table(folder: Path) -> tuple[dict[tuple[str, str], dict[str, str]], list[Problem]]:

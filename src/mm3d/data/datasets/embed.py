@@ -7,19 +7,10 @@ whether it is cancer (the answer may be in a later exam). Such breasts are left 
 """
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import (
-    POSITIONS,
-    SIDES,
-    Entry,
-    assemble,
-    describe_left_out,
-    find_file,
-    read_rows,
-    try_annotations,
-)
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, CohortBuilder, Entry, find_file, read_rows
 from mm3d.data.records import Annotation, Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -29,21 +20,19 @@ FILE_COLUMNS = (
     "num_roi", "ROI_coords",
 )  # fmt: skip
 BIRADS = {"A": "0", "N": "1", "B": "2", "P": "3", "S": "4", "M": "5", "K": "6"}
-NOTES = (
+NOTES = [
     "Malignant means malignant pathology of the same exam; any other pathology, or BI-RADS 2 or 3, means benign.",
     "A box does not say of which finding it is. On a malignant breast it is malignant, on any other benign.",
-)
+]
 
 
 def read(folder: Path) -> Cohort:
+    cohort = CohortBuilder("EMBED", NOTES)
     clinical = find_file(folder, "EMBED_OpenData_clinical.csv")
     breasts = _breasts(read_rows(clinical, CLINICAL_COLUMNS, optional=("bside", "tissueden")))
     files: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.rglob("*.dcm")):
         files[path.name].append(path)
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    left_out = Counter[str]()
     table = find_file(folder, "EMBED_OpenData_metadata.csv")
     for row in read_rows(table, FILE_COLUMNS, optional=("Manufacturer",)):
         exam, side = row["acc_anon"], SIDES.get(row["ImageLateralityFinal"])
@@ -53,22 +42,22 @@ def read(folder: Path) -> Cohort:
         name = f"{exam}_{Path(row['anon_dicom_path']).stem}"
         file = _locate(files, row["anon_dicom_path"])
         if row["FinalImageType"] != "2D":
-            left_out["not 2D"] += 1
+            cohort.left_out["not 2D"] += 1
         elif row["spot_mag"] not in ("", "0", "0.0"):
-            left_out["spot or magnification"] += 1
+            cohort.left_out["spot or magnification"] += 1
         elif side is None or position is None:
-            left_out["neither CC nor MLO, or no side"] += 1
+            cohort.left_out["neither CC nor MLO, or no side"] += 1
         elif label is None:
-            left_out["no assessment of the breast, or BI-RADS 0, 4, 5 or 6 without pathology"] += 1
+            cohort.left_out["no assessment of the breast, or BI-RADS 0, 4, 5 or 6 without pathology"] += 1
         elif file is None:
-            problems.append(Problem(name, f"Its file {row['anon_dicom_path']} is missing."))
+            cohort.problems.append(Problem(name, f"Its file {row['anon_dicom_path']} is missing."))
         else:
-            annotations = try_annotations(name, problems, _annotations, row, label)
+            annotations = cohort.try_annotations(name, _annotations, row, label)
             view = View(name, side, position, "FFDM", (file,), annotations)
             birads = "/".join(sorted({BIRADS[code] for code in assessments if code in BIRADS}))
             attributes = {"birads": birads, "density": density, "vendor": row.get("Manufacturer", "")}
-            entries.append(Entry(row["empi_anon"], exam, view, label, attributes=attributes))
-    return assemble("EMBED", entries, problems, [*NOTES, *describe_left_out(left_out)])
+            cohort.entries.append(Entry(row["empi_anon"], exam, view, label, attributes=attributes))
+    return cohort.assemble()
 
 
 def _breasts(rows: list[dict[str, str]]) -> dict[tuple[str, str], tuple[set[str], set[str], str]]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydicom.dataset import Dataset
 
-from mm3d.data.datasets.assemble import Entry, assemble
+from mm3d.data.datasets.assemble import CohortBuilder, Entry
 from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, read_header, which_view
 from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
 from mm3d.shared.errors import InputError
@@ -43,7 +43,7 @@ def read(folder: Path) -> Cohort:
         raise InputError(f"{folder} has no mammography that can be read{reason}; give a folder of DICOM exams.")
     entries, no_views = make_entries(headers)
     problems = [Problem(str(file.path.relative_to(folder)), file.reason) for file in (*unused, *no_views)]
-    return assemble(folder.name, entries, problems)
+    return CohortBuilder(folder.name, entries=entries, problems=problems).assemble()
 
 
 def list_files(folder: Path) -> list[Path]:

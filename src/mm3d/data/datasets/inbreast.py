@@ -6,14 +6,17 @@ them. An image without an XML file is annotated as having no finding.
 """
 
 import plistlib
-import re
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
-from mm3d.data.records import Annotation, Cohort, Label, Problem, View
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, CohortBuilder, Entry, decode, find_file, read_rows, reporting
+from mm3d.data.records import Annotation, Cohort, Label, View
 from mm3d.shared.errors import InputError
 
 COLUMNS = ("Patient ID", "Laterality", "View", "Acquisition date", "File Name", "ACR", "Bi-Rads")
+LABELS: dict[str, Label] = {
+    "1": "negative", "2": "benign", "3": "benign", "5": "malignant", "6": "malignant",
+    "4": "malignant", "4a": "malignant", "4b": "malignant", "4c": "malignant",
+}  # fmt: skip
 LESIONS = {
     "mass", "calcification", "calcifications", "cluster", "distortion", "asymmetry", "spiculated region",
     "assymetry", "espiculated region",  # as some files spell them
@@ -21,42 +24,28 @@ LESIONS = {
 
 
 def read(folder: Path) -> Cohort:
+    cohort = CohortBuilder("INbreast", ["Malignant means BI-RADS 4 to 6."])
     rows = read_rows(find_file(folder, "INbreast.csv"), COLUMNS, delimiter=";")
     images = {path.name.split("_")[0]: path for path in sorted(folder.rglob("AllDICOMs/*.dcm"))}
     outlines = {path.stem: path for path in folder.rglob("AllXML/*.xml")}
     if not outlines:  # otherwise every image would count as having no finding
         raise InputError(f"{folder} has no AllXML with XML files; they are part of the dataset's download.")
-    entries: list[Entry] = []
-    problems: list[Problem] = []
     for row in rows:
         number = row["File Name"].removesuffix(".dcm")
-        side, position = SIDES.get(row["Laterality"]), POSITIONS.get(row["View"])
-        label = _label(row["Bi-Rads"])
-        if side is None or position is None or label is None:
-            code = f"{row['Laterality']}, {row['View']}, {row['Bi-Rads']}"
-            problems.append(Problem(number, f"Its row ({code}) has a side, view or BI-RADS that is not known."))
-            continue
-        if number not in images:
-            problems.append(Problem(number, "Its file in AllDICOMs is missing."))
-            continue
-        parts = images[number].stem.split("_")  # number, hash of the patient, MG, side, CC or ML, ANON
-        if len(parts) < 5 or parts[3] != side or not position.startswith(parts[4]):
-            reason = f"The table says {side} {position}, but its file is {images[number].name}."
-            problems.append(Problem(number, reason))
-            continue
-        annotations = try_annotations(number, problems, _annotations, outlines.get(number), label)
-        patient = parts[1] if row["Patient ID"] in ("", "removed") else row["Patient ID"]
-        view = View(number, side, position, "FFDM", (images[number],), annotations)
-        attributes = {"birads": row["Bi-Rads"], "density": row["ACR"]}
-        entries.append(Entry(patient, row["Acquisition date"], view, label, attributes=attributes))
-    return assemble("INbreast", entries, problems, ["Malignant means BI-RADS 4 to 6."])
-
-
-def _label(birads: str) -> Label | None:
-    match = re.fullmatch(r"([1-6])[abc]?", birads.lower())
-    if match is None:
-        return None
-    return "negative" if match[1] == "1" else "benign" if match[1] in "23" else "malignant"
+        with reporting(cohort.problems, number):
+            side, position = decode(row, "Laterality", SIDES), decode(row, "View", POSITIONS)
+            label = decode(row | {"Bi-Rads": row["Bi-Rads"].lower()}, "Bi-Rads", LABELS)
+            if number not in images:
+                raise InputError("Its file in AllDICOMs is missing.")
+            parts = images[number].stem.split("_")  # number, hash of the patient, MG, side, CC or ML, ANON
+            if len(parts) < 5 or parts[3] != side or not position.startswith(parts[4]):
+                raise InputError(f"The table says {side} {position}, but its file is {images[number].name}.")
+            annotations = cohort.try_annotations(number, _annotations, outlines.get(number), label)
+            patient = parts[1] if row["Patient ID"] in ("", "removed") else row["Patient ID"]
+            view = View(number, side, position, "FFDM", (images[number],), annotations)
+            attributes = {"birads": row["Bi-Rads"], "density": row["ACR"]}
+            cohort.entries.append(Entry(patient, row["Acquisition date"], view, label, attributes=attributes))
+    return cohort.assemble()
 
 
 def _annotations(path: Path | None, label: Label) -> tuple[Annotation, ...] | None:

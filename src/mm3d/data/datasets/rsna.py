@@ -4,28 +4,31 @@ A breast with `cancer` is malignant (proven by biopsy), one with a biopsy and no
 negative. In a negative view there is nothing to annotate; the other views are not annotated.
 """
 
-from collections import Counter
 from pathlib import Path
 
 from mm3d.data.datasets.assemble import (
     POSITIONS,
     SEVERITY,
     SIDES,
+    CohortBuilder,
     Entry,
-    assemble,
-    describe_left_out,
+    decode,
     find_file,
     read_rows,
+    reporting,
 )
-from mm3d.data.records import Cohort, Label, Problem, View
+from mm3d.data.records import Cohort, Label, View
+from mm3d.shared.errors import InputError
 
 COLUMNS = (
     "site_id", "patient_id", "image_id", "laterality", "view", "cancer", "biopsy", "BIRADS", "implant", "density",
     "machine_id",
 )  # fmt: skip
+YES = {"0": False, "1": True}
 
 
 def read(folder: Path) -> Cohort:
+    cohort = CohortBuilder("RSNA 2022", ["There are no boxes: malignant and benign breasts are not annotated."])
     table = find_file(folder, "train.csv")
     rows = read_rows(table, COLUMNS)
     # A label is that of the breast, not of the row: a negative row of a malignant breast may show the cancer.
@@ -33,28 +36,24 @@ def read(folder: Path) -> Cohort:
     for row in rows:
         breast = row["patient_id"], row["laterality"]
         labels[breast] = max(labels.get(breast, "negative"), _label(row), key=SEVERITY.__getitem__)
-    entries, problems, left_out = [], [], Counter[str]()
     for row in rows:
         patient, name = row["patient_id"], f"{row['patient_id']}_{row['image_id']}"
-        side, position = SIDES.get(row["laterality"]), POSITIONS.get(row["view"])
-        file = table.parent / "train_images" / patient / f"{row['image_id']}.dcm"
-        if position is None:
-            left_out[f"view {row['view'] or 'not given'}"] += 1
-        elif side is None or row["cancer"] not in ("0", "1") or row["biopsy"] not in ("0", "1"):
-            code = f"{row['laterality']}, cancer {row['cancer']!r}, biopsy {row['biopsy']!r}"
-            problems.append(Problem(name, f"Its row ({code}) has a side or label that is not known."))
-        elif row["cancer"] == "1" and row["biopsy"] == "0":
-            problems.append(Problem(name, "Its row says cancer without a biopsy."))
-        elif not file.is_file():
-            problems.append(Problem(name, f"Its file {file} is missing."))
-        else:
+        if row["view"] not in POSITIONS:
+            cohort.left_out[f"view {row['view'] or 'not given'}"] += 1
+            continue
+        with reporting(cohort.problems, name):
+            side, position = decode(row, "laterality", SIDES), decode(row, "view", POSITIONS)
+            if decode(row, "cancer", YES) and not decode(row, "biopsy", YES):
+                raise InputError("Its row says cancer without a biopsy.")
+            file = table.parent / "train_images" / patient / f"{row['image_id']}.dcm"
+            if not file.is_file():
+                raise InputError(f"Its file {file} is missing.")
             label = labels[patient, row["laterality"]]
             view = View(name, side, position, "FFDM", (file,), () if label == "negative" else None)
             attributes = {column: row[column] for column in ("density", "implant", "machine_id", "site_id")}
             attributes["birads"] = row["BIRADS"]  # of the screening, 0 to 2; empty for one of the two sites
-            entries.append(Entry(patient, "1", view, label, attributes=attributes))
-    notes = ["There are no boxes: malignant and benign breasts are not annotated."]
-    return assemble("RSNA 2022", entries, problems, notes + describe_left_out(left_out))
+            cohort.entries.append(Entry(patient, "1", view, label, attributes=attributes))
+    return cohort.assemble()
 
 
 def _label(row: dict[str, str]) -> Label:

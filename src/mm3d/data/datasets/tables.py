@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import cast
 
-from mm3d.data.datasets.assemble import SEVERITY, Entry, assemble, read_rows
+from mm3d.data.datasets.assemble import SEVERITY, CohortBuilder, Entry, read_rows, reporting
 from mm3d.data.records import (
     KEY,
     Annotation,
@@ -91,7 +91,7 @@ def read(folder: Path) -> Cohort:
         return next((folder / path for path in view.paths if (folder / path).is_file()), None)
 
     entries, missing = locate_files(views, find, folder)
-    return assemble(folder.resolve().name, entries, [*problems, *missing])
+    return CohortBuilder(folder.resolve().name, entries=entries, problems=problems + missing).assemble()
 
 
 def read_views(folder: Path) -> tuple[list[TableView], list[Problem]]:
@@ -124,17 +124,14 @@ def join(
         box_key = key.stem if only_repeat and key not in boxes_of else key
         used_boxes.add(box_key)
         rows = boxes_of.get(box_key, [])
-        drawn: list[Annotation] | None = None
-        slices: int | None = None
+        slices, drawn = None, None
         try:
-            drawn = [_read_box(row, key.modality) for row in rows]
             slices = _whole_number(rows[0], "VolumeSlices") if rows else None
+            drawn = [_read_box(row, key.modality) for row in rows]
         except InputError as error:
             problems.append(Problem(key.name, f"Its boxes are left out, it counts as not annotated: {error}."))
-        try:
+        with reporting(problems, key.name):
             views.append(_join_view(key, paths_of.get(key, []), labels_of.get(label_key, []), drawn, slices))
-        except InputError as error:
-            problems.append(Problem(key.name, str(error)))
     unused = [key for key in boxes_of if key not in used_boxes]
     return views, problems + [Problem(key.name, "It has boxes, but no other table names this view.") for key in unused]
 
@@ -257,17 +254,15 @@ def locate_files(
     """Look for the views' files with `find`. A breast's label is that of the tables: a cancer does not become a
     negative because the view that shows it was not downloaded."""
     files: dict[Key, Path] = {}
-    problems, missing = [], 0
+    problems: list[Problem] = []
+    missing = 0
     for view in views:
-        try:
-            file = _locate(view, find)
-        except InputError as error:
-            problems.append(Problem(view.name, str(error)))
-            continue
-        if file is None:
-            missing += 1
-            problems.append(Problem(view.name, f"Its file {view.paths[0]} is not downloaded."))
-        else:
+        with reporting(problems, view.name):
+            _check_paths(view)
+            file = find(view)
+            if file is None:
+                missing += 1
+                raise InputError(f"Its file {view.paths[0]} is not downloaded.")
             files[view.key] = file
     if missing and not files:
         raise InputError(f"{folder} has none of the {missing} files that its tables name; download the images into it.")
@@ -293,7 +288,7 @@ def locate_files(
     return entries, problems
 
 
-def _locate(view: TableView, find: Callable[[TableView], Path | None]) -> Path | None:
+def _check_paths(view: TableView) -> None:
     for path in view.paths:
         if _leaves_folder(path):
             raise InputError(f"Its path {path!r} leaves the folder.")
@@ -301,7 +296,6 @@ def _locate(view: TableView, find: Callable[[TableView], Path | None]) -> Path |
         raise InputError(
             "It is in the labels, but file-paths does not name its file; take the table of the same version."
         )
-    return find(view)
 
 
 def _leaves_folder(path: str) -> bool:

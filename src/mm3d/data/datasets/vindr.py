@@ -5,12 +5,11 @@ BI-RADS 1 is negative. Every view was searched for findings, so a view of `['No 
 """
 
 import ast
-import re
 from collections import defaultdict
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import POSITIONS, SIDES, Entry, assemble, find_file, read_rows, try_annotations
-from mm3d.data.records import Annotation, Cohort, Label, Problem, View
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, CohortBuilder, Entry, decode, find_file, read_rows, reporting
+from mm3d.data.records import Annotation, Cohort, Label, View
 from mm3d.shared.errors import InputError
 
 IMAGES = "breast-level_annotations.csv"
@@ -19,39 +18,31 @@ IMAGE_COLUMNS = (
     "split",
 )  # fmt: skip
 FINDING_COLUMNS = ("image_id", "finding_categories", "finding_birads", "xmin", "ymin", "xmax", "ymax")
+BIRADS = {f"BI-RADS {number}": number for number in range(1, 6)}
 LABELS: dict[int, Label] = {1: "negative", 2: "benign", 3: "benign", 4: "malignant", 5: "malignant"}
 SPLITS = {"training": "train", "test": "test"}
 
 
 def read(folder: Path) -> Cohort:
+    cohort = CohortBuilder("VinDr-Mammo", ["Malignant means BI-RADS 4 or 5: there is no pathology."])
     root = find_file(folder, IMAGES).parent
     boxes: dict[str, list[dict[str, str]]] = defaultdict(list)
     for box in read_rows(root / "finding_annotations.csv", FINDING_COLUMNS):
         boxes[box["image_id"]].append(box)
-    entries: list[Entry] = []
-    problems: list[Problem] = []
     for row in read_rows(root / IMAGES, IMAGE_COLUMNS):
         name, study = row["image_id"], row["study_id"]
-        side, position = SIDES.get(row["laterality"]), POSITIONS.get(row["view_position"])
-        birads, split = _birads(row["breast_birads"]), SPLITS.get(row["split"])
-        files = [root / "images" / study / f"{name}{suffix}" for suffix in (".dicom", ".dcm")]
-        file = next((path for path in files if path.is_file()), None)
-        if side is None or position is None or birads is None or split is None:
-            code = ", ".join(row[key] for key in ("laterality", "view_position", "breast_birads", "split"))
-            problems.append(Problem(name, f"Its row ({code}) has a side, view, BI-RADS or split that is not known."))
-        elif file is None:
-            problems.append(Problem(name, f"Its file {files[0]} is missing."))
-        else:
-            annotations = try_annotations(name, problems, _annotations, boxes[name], row, birads)
+        with reporting(cohort.problems, name):
+            side, position = decode(row, "laterality", SIDES), decode(row, "view_position", POSITIONS)
+            birads, split = decode(row, "breast_birads", BIRADS), decode(row, "split", SPLITS)
+            files = [root / "images" / study / f"{name}{suffix}" for suffix in (".dicom", ".dcm")]
+            file = next((path for path in files if path.is_file()), None)
+            if file is None:
+                raise InputError(f"Its file {files[0]} is missing.")
+            annotations = cohort.try_annotations(name, _annotations, boxes[name], row, birads)
             view = View(name, side, position, "FFDM", (file,), annotations)
             attributes = {"birads": str(birads), "density": row["breast_density"].removeprefix("DENSITY ")}
-            entries.append(Entry(study, study, view, LABELS[birads], split, attributes))
-    return assemble("VinDr-Mammo", entries, problems, ["Malignant means BI-RADS 4 or 5: there is no pathology."])
-
-
-def _birads(text: str) -> int | None:
-    match = re.fullmatch(r"BI-RADS ([1-5])", text)
-    return int(match[1]) if match else None
+            cohort.entries.append(Entry(study, study, view, LABELS[birads], split, attributes))
+    return cohort.assemble()
 
 
 def _annotations(boxes: list[dict[str, str]], image: dict[str, str], breast: int) -> tuple[Annotation, ...]:
@@ -65,9 +56,7 @@ def _annotations(boxes: list[dict[str, str]], image: dict[str, str], breast: int
             if len(boxes) > 1:
                 raise InputError("it has 'No Finding' next to other rows")
             return ()
-        birads = _birads(box["finding_birads"]) if box["finding_birads"] else breast
-        if birads is None:
-            raise InputError(f"{box['finding_birads']!r} is not known")
+        birads = decode(box, "finding_birads", BIRADS) if box["finding_birads"] else breast
         x1, y1, x2, y2 = (float(box[key]) for key in ("xmin", "ymin", "xmax", "ymax"))
         # Some boxes reach a fraction of a pixel over the border.
         corners = (max(x1, 0.0), max(y1, 0.0), min(x2, float(image["width"])), min(y2, float(image["height"])))
