@@ -131,7 +131,7 @@ def write_view(folder: Path, key: str, pixels: NDArray[np.uint16], file: ViewFil
     path = folder / "views" / f"{key}.npy"
     with replacing(path) as partial, partial.open("wb") as target:
         np.save(target, pixels, allow_pickle=False)
-    _write_view_file(path, file)
+    save_json(path.with_suffix(".json"), to_dict(file))
     return path
 
 
@@ -139,12 +139,8 @@ def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:
     """Give complete pixels their name, then write their json. Returns the file of the pixels."""
     path = folder / "views" / f"{key}.npy"
     finish_file(partial, path)
-    _write_view_file(path, file)
+    save_json(path.with_suffix(".json"), to_dict(file))
     return path
-
-
-def _write_view_file(pixels: Path, file: ViewFile) -> None:
-    save_json(pixels.with_suffix(".json"), to_dict(file))
 
 
 def read_view(folder: Path, key: str, view: View) -> PreparedView:

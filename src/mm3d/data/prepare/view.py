@@ -5,8 +5,9 @@ filled slice by slice. Slices are independent, so that several workers can fill 
 do both with files. They run in a worker process, because a decoder may crash.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def fill_slices(plan: Plan, read: ReadSlice, output: NDArray[np.uint16], which: 
     geometry = plan.file.geometry
     x1, y1, x2, y2 = geometry.crop
     for s in which:
-        pooled = _maximum(read(z) for z in geometry.region(s))
+        pooled = reduce(np.maximum, (read(z) for z in geometry.region(s)))
         cropped = _turn(pooled, plan.file.turned)[y1:y2, x1:x2]
         if geometry.mirrored:
             cropped = cropped[:, ::-1]
@@ -170,15 +171,6 @@ def _choose_display(
     tissue = image.display_values(inside[inside > tissue_threshold(middle)])
     low, high = (float(value) for value in np.percentile(tissue if tissue.size else inside, PERCENTILES))
     return Window((low + high) / 2, max(high - low, 1e-6), "LINEAR_EXACT")
-
-
-def _maximum(frames: Iterator[Slice]) -> Slice:
-    """Pixel by pixel, with no more than two slices in memory."""
-    first = next(frames)
-    result = None
-    for frame in frames:
-        result = np.maximum(first if result is None else result, frame, out=result)
-    return first if result is None else result
 
 
 # Where the breast is, and which way it lies
