@@ -15,12 +15,12 @@ from support.blobs import SLICES, write_blobs
 from mm3d.data.inputs import prepared_breasts, training_histogram
 from mm3d.data.records import Breast
 from mm3d.shared.errors import InputError
+from mm3d.train.cohorts import choose
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, TrainConfig
 from mm3d.train.data import (
     Batch,
     Draw,
     TrainingBreast,
-    choose,
     epoch_batches,
     epoch_order,
     load_batch,

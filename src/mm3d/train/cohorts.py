@@ -1,6 +1,8 @@
-"""The cohorts of a configuration, read from their prepared folders."""
+"""The cohorts of a configuration: their prepared folders are read, and the breasts of the regime are chosen."""
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_fabric import Fabric
@@ -12,8 +14,8 @@ from mm3d.evaluate.truth import Truth, read_truth
 from mm3d.model.weights import find, read_header
 from mm3d.predict.suspicion import project
 from mm3d.shared.errors import InputError
-from mm3d.train.config import CohortConfig, TrainConfig
-from mm3d.train.data import TrainingBreast, choose
+from mm3d.train.config import CohortConfig, DataConfig, TrainConfig
+from mm3d.train.data import TrainingBreast
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,50 @@ def read_training(config: TrainConfig, folder: Path, fabric: Fabric, console: Co
     if unlabelled:
         console.print(f"{unlabelled} of {len(pool)} breasts have no label and are left out.", highlight=False)
     return choose(pool, config.data)
+
+
+def choose(pool: Sequence[TrainingBreast], config: DataConfig) -> list[TrainingBreast]:
+    """The breasts of a regime: `fraction`, then `annotated_fraction`, then `drop_unannotated_malignant`."""
+    labelled = [breast for breast in pool if breast.prepared.breast.label is not None]
+    kept = _take_share(labelled, _stratum, config.fraction, f"{config.seed} breasts")
+    with_boxes = [breast for breast in kept if breast.malignant and breast.prepared.annotated]
+    boxed = {id(b) for b in _take_share(with_boxes, lambda _: "", config.annotated_fraction, f"{config.seed} boxes")}
+    chosen = [replace(breast, boxed=id(breast) in boxed) if breast.malignant else breast for breast in kept]
+    if config.drop_unannotated_malignant:
+        chosen = [breast for breast in chosen if not breast.malignant or breast.boxed]
+    malignant = sum(breast.malignant for breast in chosen)
+    if not malignant:
+        raise InputError(
+            "There is no malignant breast to train on: the cohorts of data.train have none with a label, or the regime "
+            "(fraction, drop_unannotated_malignant) left none; give a cohort that has some."
+        )
+    if config.sampling == "balanced" and malignant == len(chosen):
+        raise InputError(
+            "All training breasts are malignant, so nothing can be balanced; add others, or set data.sampling natural."
+        )
+    return chosen
+
+
+def _stratum(breast: TrainingBreast) -> str:
+    """Fractions keep the mix of inputs, of labels, and of annotated and other malignant breasts."""
+    label = breast.prepared.breast.label
+    return f"{breast.input} {label} {breast.prepared.annotated if label == 'malignant' else ''}"
+
+
+def _take_share(
+    breasts: list[TrainingBreast], group: Callable[[TrainingBreast], str], share: float, salt: str
+) -> list[TrainingBreast]:
+    """The first breasts of each group, in the order of hashes of their names: a larger share contains a smaller one.
+    Each group keeps at least one breast, unless the share is 0."""
+    groups: dict[str, list[TrainingBreast]] = {}
+    for breast in breasts:
+        groups.setdefault(group(breast), []).append(breast)
+    kept = set()
+    for members in groups.values():
+        ranked = sorted(members, key=lambda breast: hashlib.sha256(f"{salt} {breast.name}".encode()).digest())
+        count = max(round(share * len(members)), 1) if share > 0 else 0
+        kept |= {id(breast) for breast in ranked[:count]}
+    return [breast for breast in breasts if id(breast) in kept]
 
 
 def read_validation(config: TrainConfig, folder: Path, fabric: Fabric) -> list[ValidationCohort]:

@@ -1,19 +1,21 @@
-"""The breasts of a training: which are used, in which order, and how batches are made of them.
+"""How batches are made of the breasts of a training: their order, their images and annotations, their augmentation.
 
 Everything follows from the configuration and from (seed, epoch, batch, place). So a run can be resumed anywhere, and
 neither the number of loader threads nor the number of devices changes what is drawn.
 """
 
-import hashlib
 import itertools
+import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mm3d.data.inputs import (
@@ -30,10 +32,9 @@ from mm3d.data.inputs import (
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.model.detector import Breasts
 from mm3d.model.losses import Targets
-from mm3d.shared.errors import InputError
-from mm3d.train.augment import Change, change_boxes, change_image, clip_boxes, draw_changes
-from mm3d.train.config import AugmentConfig, DataConfig, TrainConfig
+from mm3d.train.config import AugmentConfig, TrainConfig
 
+FloatArray = NDArray[np.float64]
 ORDER, SAMPLE = range(2)  # order and samples draw from random generators of their own
 
 
@@ -62,50 +63,6 @@ class TrainingBreast:
         return max(view.file.geometry.slices for view in self.prepared.views)
 
 
-def choose(pool: Sequence[TrainingBreast], config: DataConfig) -> list[TrainingBreast]:
-    """The breasts of a regime: `fraction`, then `annotated_fraction`, then `drop_unannotated_malignant`."""
-    labelled = [breast for breast in pool if breast.prepared.breast.label is not None]
-    kept = _take_share(labelled, _stratum, config.fraction, f"{config.seed} breasts")
-    with_boxes = [breast for breast in kept if breast.malignant and breast.prepared.annotated]
-    boxed = {id(b) for b in _take_share(with_boxes, lambda _: "", config.annotated_fraction, f"{config.seed} boxes")}
-    chosen = [replace(breast, boxed=id(breast) in boxed) if breast.malignant else breast for breast in kept]
-    if config.drop_unannotated_malignant:
-        chosen = [breast for breast in chosen if not breast.malignant or breast.boxed]
-    malignant = sum(breast.malignant for breast in chosen)
-    if not malignant:
-        raise InputError(
-            "There is no malignant breast to train on: the cohorts of data.train have none with a label, or the regime "
-            "(fraction, drop_unannotated_malignant) left none; give a cohort that has some."
-        )
-    if config.sampling == "balanced" and malignant == len(chosen):
-        raise InputError(
-            "All training breasts are malignant, so nothing can be balanced; add others, or set data.sampling natural."
-        )
-    return chosen
-
-
-def _stratum(breast: TrainingBreast) -> str:
-    """Fractions keep the mix of inputs, of labels, and of annotated and other malignant breasts."""
-    label = breast.prepared.breast.label
-    return f"{breast.input} {label} {breast.prepared.annotated if label == 'malignant' else ''}"
-
-
-def _take_share(
-    breasts: list[TrainingBreast], group: Callable[[TrainingBreast], str], share: float, salt: str
-) -> list[TrainingBreast]:
-    """The first breasts of each group, in the order of hashes of their names: a larger share contains a smaller one.
-    Each group keeps at least one breast, unless the share is 0."""
-    groups: dict[str, list[TrainingBreast]] = {}
-    for breast in breasts:
-        groups.setdefault(group(breast), []).append(breast)
-    kept = set()
-    for members in groups.values():
-        ranked = sorted(members, key=lambda breast: hashlib.sha256(f"{salt} {breast.name}".encode()).digest())
-        count = max(round(share * len(members)), 1) if share > 0 else 0
-        kept |= {id(breast) for breast in ranked[:count]}
-    return [breast for breast in breasts if id(breast) in kept]
-
-
 def epoch_order(
     malignant: Sequence[bool], sampling: Literal["balanced", "natural"], seed: int, epoch: int
 ) -> list[int]:
@@ -132,19 +89,16 @@ def epoch_order(
 def epoch_batches(order: Sequence[int], slice_counts: Sequence[int], size: int) -> list[list[int]]:
     """Batches in this order, each of one slice count. At the end of an epoch, a batch that is not full is filled up
     with the first breasts of the same slice count, so that no breast is left out."""
-    waiting: dict[int, list[int]] = {}
-    first: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     batches = []
     for index in order:
-        group = waiting.setdefault(slice_counts[index], [])
-        first.setdefault(slice_counts[index], []).append(index)
+        group = groups.setdefault(slice_counts[index], [])
         group.append(index)
-        if len(group) == size:
-            batches.append(list(group))
-            group.clear()
-    for count, group in waiting.items():
-        if group:
-            batches.append(list(itertools.islice(itertools.chain(group, itertools.cycle(first[count])), size)))
+        if len(group) % size == 0:
+            batches.append(group[-size:])
+    for group in groups.values():
+        if rest := len(group) % size:
+            batches.append(list(itertools.islice(itertools.chain(group[-rest:], itertools.cycle(group)), size)))
     return batches
 
 
@@ -209,11 +163,14 @@ def read_batches(
 
 
 def load_batch(breasts: Sequence[TrainingBreast], draws: list[Draw], augment: AugmentConfig, seed: int) -> Batch:
-    """Read and augment the breasts of some draws."""
+    """Read and augment the breasts of some draws. If a breast has several CC or MLO views, a pair of them is drawn."""
     drawn, samples = [breasts[draw.breast] for draw in draws], []
     for breast, draw in zip(drawn, draws, strict=True):
         random = np.random.default_rng([seed, draw.epoch, draw.batch, draw.place, SAMPLE])
-        samples.append(_load_breast(breast, augment, random))
+        pairs = breast.prepared.pairs()
+        pair = pairs[random.integers(len(pairs))]
+        changed = zip(pair, draw_changes(augment, random), strict=True)
+        samples.append([None if view is None else _load_view(view, breast, by, random) for view, by in changed])
     present = [(b, v, view) for b, views in enumerate(samples) for v, view in enumerate(views) if view is not None]
     targets = Targets(
         malignant=torch.tensor([breast.malignant for breast in drawn]),
@@ -236,24 +193,23 @@ class ViewSample:
     slices: np.ndarray  # (G,), -1: not known
 
 
-def _load_breast(
-    breast: TrainingBreast, augment: AugmentConfig, random: np.random.Generator
-) -> tuple[ViewSample | None, ViewSample | None]:
-    """CC and MLO of a breast. Where there are several of one kind, a pair is drawn."""
-    pairs = breast.prepared.pairs()
-    pair = pairs[random.integers(len(pairs))]
-    changes = draw_changes(augment, random)
-    cc, mlo = (
-        None if view is None else _load_view(view, breast, change, random)
-        for view, change in zip(pair, changes, strict=True)
-    )
-    return cc, mlo
+@dataclass(frozen=True)
+class Change:
+    """The random changes of one view, the same for all its slices."""
+
+    mirror: bool  # left to right
+    flip: bool  # top to bottom
+    shift: tuple[float, float]  # of the content, shares of height and width
+    angle: float  # radians
+    scale: float
+    gamma: float
+    noise: float  # standard deviation
 
 
 def _load_view(view: PreparedView, breast: TrainingBreast, change: Change, random: np.random.Generator) -> ViewSample:
     known = view.view.annotations if breast.boxed else None
     annotated = known is not None or not breast.malignant
-    malignant = tuple(one for one in known or () if one.malignant) if breast.malignant else ()
+    malignant = tuple(annotation for annotation in known or () if annotation.malignant)
     geometry = view.file.geometry
     if breast.input == "slices":
         if any(annotation.slice is None for annotation in malignant):  # it may or may not be on the slice that is drawn
@@ -264,12 +220,111 @@ def _load_view(view: PreparedView, breast: TrainingBreast, change: Change, rando
     else:
         image = read_image(view, breast.input, breast.histogram)
     own, wanted = len(image), breast.slice_count
-    moved = [geometry.annotation_to_model(annotation) for annotation in malignant]
-    slices = np.array(
-        [find_repeated_slice(m.slice, own, wanted) if m.slice is not None and own > 1 else -1 for m in moved]
-    )
-    boxes = np.array([m.box for m in moved], dtype=float).reshape(-1, 4)
-    size = image.shape[1], image.shape[2]
-    boxes, shown = clip_boxes(change_boxes(boxes, change, size), size)
+    slices = [
+        find_repeated_slice(geometry.slice_to_model(a.slice), own, wanted) if a.slice is not None and own > 1 else -1
+        for a in malignant
+    ]
+    boxes = np.array([geometry.box_to_model(a.box) for a in malignant], dtype=float).reshape(-1, 4)
+    boxes, shown = change_boxes(boxes, change, (image.shape[1], image.shape[2]))
     image = change_image(repeat_slices(image, wanted), change, random)
-    return ViewSample(image, annotated, boxes[shown], slices.astype(np.int64)[shown])
+    return ViewSample(image, annotated, boxes[shown], np.array(slices, dtype=np.int64)[shown])
+
+
+def draw_changes(config: AugmentConfig, random: np.random.Generator) -> tuple[Change, Change]:
+    """Draw the changes of CC and MLO. Both are mirrored and flipped together, because they show one breast. The other
+    changes are drawn for each view, because each has its own positioning and exposure."""
+    mirror, flip = bool(random.random() < config.horizontal_flip), bool(random.random() < config.vertical_flip)
+
+    def one() -> Change:
+        down, right, angle, scale, gamma, noise = random.uniform(-1, 1, 6).tolist()
+        return Change(
+            mirror=mirror,
+            flip=flip,
+            shift=(down * config.shift, right * config.shift),
+            angle=math.radians(angle * config.rotate),
+            scale=1 + scale * config.scale,
+            gamma=(1 + config.gamma) ** gamma,
+            noise=abs(noise) * config.noise,
+        )
+
+    return one(), one()
+
+
+def change_image(image: Image, change: Change, random: np.random.Generator) -> Image:
+    """Change an image (S, H, W). What comes in from outside is air."""
+    if change.mirror:
+        image = image[:, :, ::-1]
+    if change.flip:
+        image = image[:, ::-1]
+    if change.angle or change.scale != 1:
+        image = _resample(image, change)
+    elif any(change.shift):
+        image = _shift(image, *_whole_shift(image.shape, change))
+    inside = image > 0
+    if change.gamma != 1:
+        image = np.power(image, np.float32(change.gamma))
+    if change.noise:
+        noise = random.standard_normal(image.shape, dtype=np.float32) * np.float32(change.noise)
+        image = np.where(inside, np.clip(image + noise, 0, 1), image)
+    return np.ascontiguousarray(image)
+
+
+def change_boxes(boxes: FloatArray, change: Change, size: tuple[int, int]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Move boxes (G, 4) xyxy along with their image of this height and width, and cut them at its edges.
+
+    Also returns which of them still show: those whose centre is in the image.
+
+    A rotated box becomes the upright box around the ellipse in it, because lesions are round. A box around its rotated
+    corners would be too large.
+    """
+    height, width = size
+    x1, y1, x2, y2 = boxes.T
+    if change.mirror:
+        x1, x2 = width - x2, width - x1
+    if change.flip:
+        y1, y2 = height - y2, height - y1
+    cx, cy, w, h = (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1
+    if change.angle or change.scale != 1:
+        cos, sin = math.cos(change.angle), math.sin(change.angle)
+        dx, dy = cx - width / 2, cy - height / 2
+        cx = width / 2 + change.scale * (cos * dx - sin * dy) + change.shift[1] * width
+        cy = height / 2 + change.scale * (sin * dx + cos * dy) + change.shift[0] * height
+        w, h = change.scale * np.hypot(cos * w, sin * h), change.scale * np.hypot(sin * w, cos * h)
+    elif any(change.shift):
+        down, right = _whole_shift((1, height, width), change)
+        cx, cy = cx + right, cy + down
+    moved = np.column_stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2])
+    shown: NDArray[np.bool_] = (cx > 0) & (cx < width) & (cy > 0) & (cy < height)
+    return np.clip(moved, 0, [width, height, width, height]), shown
+
+
+def _whole_shift(shape: tuple[int, ...], change: Change) -> tuple[int, int]:
+    """The shift in whole pixels, down and to the right."""
+    return round(change.shift[0] * shape[1]), round(change.shift[1] * shape[2])
+
+
+def _shift(image: Image, down: int, right: int) -> Image:
+    height, width = image.shape[1:]
+    moved = np.zeros_like(image)
+    moved[:, max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)] = image[
+        :, max(-down, 0) : height + min(-down, 0), max(-right, 0) : width + min(-right, 0)
+    ]
+    return moved
+
+
+def _resample(image: Image, change: Change) -> Image:
+    """Rotate about the middle, scale and shift in one bilinear step."""
+    height, width = image.shape[1:]
+    cos, sin = math.cos(change.angle) / change.scale, math.sin(change.angle) / change.scale
+    down, right = 2 * change.shift[0], 2 * change.shift[1]  # grid_sample's image is 2 wide and 2 high
+    ratio = height / width
+    # From a place in the result to its place in the source: shift back, then rotate back, in pixels of one size.
+    theta = torch.tensor(
+        [
+            [cos, sin * ratio, -cos * right - sin * ratio * down],
+            [-sin / ratio, cos, sin / ratio * right - cos * down],
+        ]
+    )
+    source = torch.from_numpy(np.ascontiguousarray(image))[None]  # slices as channels: one grid for all
+    grid = F.affine_grid(theta[None], list(source.shape), align_corners=False)
+    return F.grid_sample(source, grid, align_corners=False)[0].numpy()
