@@ -141,6 +141,14 @@ class Key(NamedTuple):
     modality: str = "DBT"
 
     @property
+    def laterality(self) -> Laterality:
+        return "L" if self.view.startswith("l") else "R"
+
+    @property
+    def position(self) -> Position:
+        return "CC" if self.view.startswith(("lcc", "rcc")) else "MLO"
+
+    @property
     def stem(self) -> "Key":
         """The same view without the number of a repeat."""
         return self._replace(view=self.view.rstrip("0123456789"))

@@ -6,17 +6,7 @@ negative. In a negative view there is nothing to annotate; the other views are n
 
 from pathlib import Path
 
-from mm3d.data.datasets.assemble import (
-    POSITIONS,
-    SEVERITY,
-    SIDES,
-    CohortBuilder,
-    Entry,
-    decode,
-    find_file,
-    read_rows,
-    reporting,
-)
+from mm3d.data.datasets.assemble import POSITIONS, SIDES, CohortBuilder, Entry, decode, find_file, read_rows, reporting
 from mm3d.data.records import Cohort, Label, View
 from mm3d.shared.errors import InputError
 
@@ -32,10 +22,10 @@ def read(folder: Path) -> Cohort:
     table = find_file(folder, "train.csv")
     rows = read_rows(table, COLUMNS)
     # A label is that of the breast, not of the row: a negative row of a malignant breast may show the cancer.
-    labels: dict[tuple[str, str], Label] = {}
-    for row in rows:
-        breast = row["patient_id"], row["laterality"]
-        labels[breast] = max(labels.get(breast, "negative"), _label(row), key=SEVERITY.__getitem__)
+    cancer, biopsied = (
+        {(row["patient_id"], row["laterality"]) for row in rows if row[column] == "1"}
+        for column in ("cancer", "biopsy")
+    )
     for row in rows:
         patient, name = row["patient_id"], f"{row['patient_id']}_{row['image_id']}"
         if row["view"] not in POSITIONS:
@@ -48,15 +38,10 @@ def read(folder: Path) -> Cohort:
             file = table.parent / "train_images" / patient / f"{row['image_id']}.dcm"
             if not file.is_file():
                 raise InputError(f"Its file {file} is missing.")
-            label = labels[patient, row["laterality"]]
+            breast = patient, row["laterality"]
+            label: Label = "malignant" if breast in cancer else "benign" if breast in biopsied else "negative"
             view = View(name, side, position, "FFDM", (file,), () if label == "negative" else None)
             attributes = {column: row[column] for column in ("density", "implant", "machine_id", "site_id")}
             attributes["birads"] = row["BIRADS"]  # of the screening, 0 to 2; empty for one of the two sites
             cohort.entries.append(Entry(patient, "1", view, label, attributes=attributes))
     return cohort.assemble()
-
-
-def _label(row: dict[str, str]) -> Label:
-    if row["cancer"] == "1":
-        return "malignant"
-    return "benign" if row["biopsy"] == "1" else "negative"

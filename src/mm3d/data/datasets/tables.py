@@ -27,20 +27,7 @@ from pathlib import Path, PureWindowsPath
 from typing import cast
 
 from mm3d.data.datasets.assemble import SEVERITY, CohortBuilder, Entry, read_rows, reporting
-from mm3d.data.records import (
-    KEY,
-    Annotation,
-    Breast,
-    Cohort,
-    Key,
-    Label,
-    Laterality,
-    Modality,
-    Position,
-    Problem,
-    View,
-    keys_of,
-)
+from mm3d.data.records import KEY, Annotation, Breast, Cohort, Key, Label, Laterality, Modality, Problem, View, keys_of
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -63,9 +50,6 @@ class TableView:
 
     key: Key
     name: str
-    laterality: Laterality
-    position: Position
-    modality: Modality
     grade: str  # the label's column
     annotations: tuple[Annotation, ...] | None
     slices: int | None  # of the volume, if a box says so
@@ -75,7 +59,7 @@ class TableView:
 
     @property
     def breast(self) -> tuple[str, str, Laterality]:
-        return self.key.patient, self.key.study, self.laterality
+        return self.key.patient, self.key.study, self.key.laterality
 
 
 # Reading
@@ -147,10 +131,9 @@ def _group_by_key(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 def _join_view(
     key: Key, paths: Sequence[Row], labels: Sequence[Row], drawn: list[Annotation] | None, slices: int | None
 ) -> TableView:
-    view = re.fullmatch("(l|r)(cc|mlo)[0-9]*", key.view)
     if not key.patient or not key.study:
         raise InputError("It has no PatientID or no StudyUID.")
-    if not view:
+    if not re.fullmatch("(l|r)(cc|mlo)[0-9]*", key.view):
         raise InputError(f"The view {key.view!r} is none of lcc, lmlo, rcc and rmlo.")
     if key.modality not in ("DBT", "FFDM"):
         raise InputError(f"The modality {key.modality!r} is neither DBT nor FFDM.")
@@ -166,9 +149,6 @@ def _join_view(
     return TableView(
         key=key,
         name=path.get("Name") or key.name,
-        laterality=cast(Laterality, view[1].upper()),
-        position=cast(Position, view[2].upper()),
-        modality=cast(Modality, key.modality),
         grade=grades[0],
         annotations=_decide_annotations(grades[0], path.get("Annotated", ""), drawn),
         slices=slices,
@@ -276,12 +256,12 @@ def locate_files(
             continue
         record = View(
             name=view.name,
-            laterality=view.laterality,
-            position=view.position,
-            modality=view.modality,
+            laterality=view.key.laterality,
+            position=view.key.position,
+            modality=cast(Modality, view.key.modality),
             files=(file,),
             annotations=view.annotations,
-            upright=view.modality == "DBT",
+            upright=view.key.modality == "DBT",
         )
         label = LABEL_OF[worst[view.breast]]
         entries.append(Entry(view.key.patient, view.key.study, record, label, view.split, view.attributes))
