@@ -17,7 +17,7 @@ import pytest
 from support.tiny_study import TINY
 
 from mm3d.cli import main
-from mm3d.experiments.gallery import draw_runs
+from mm3d.experiments.gallery import draw_gallery
 from mm3d.experiments.results import Result, path_of, read_cohort, read_result, read_results
 from mm3d.experiments.ship import choose, ship
 from mm3d.experiments.spec import StudySpec, read_study
@@ -69,7 +69,7 @@ def test_a_result_has_what_is_needed_to_judge_it_again(tiny: Tiny) -> None:
     results = read_results(read_study(str(path)), folder / "results")
     cohort = read_cohort(folder / "results")
     assert len(cohort.names) == 8
-    assert set(cohort.marks) == {"DBT", "FFDM"}
+    assert set(cohort.annotations) == {"DBT", "FFDM"}
     one, none = results["mm3d-seed0"], results["mm3d-0-seed0"]
     assert one.configuration is not None
     assert one.configuration["start"] == "runs/ffdm-seed0/last.safetensors"  # nothing of this machine
@@ -140,20 +140,19 @@ def test_other_settings_are_no_result_of_this_study(tiny: Tiny, tmp_path: Path) 
 
 
 def found_by_all(tiny: Tiny) -> tuple[StudySpec, dict[str, Result]]:
-    """The gallery's runs, as if they found every cancer: two steps teach nothing."""
+    """All runs, as if they found every cancer: two steps teach nothing."""
     path, folder, _ = tiny
     study = read_study(str(path))
-    runs = {result.run: result for result in read_results(study, folder / "results").values()}
-    found = dict.fromkeys(("2D", "3D"), (500_000,) * len(runs["mm3d"].scores.found["2D"]))
-    scores = {name: replace(runs[name].scores, found=found) for name in study.gallery}
-    return study, {name: replace(runs[name], scores=scores[name]) for name in study.gallery}
+    results = read_results(study, folder / "results")
+    found = dict.fromkeys(("2D", "3D"), (500_000,) * len(results["mm3d-seed0"].scores.found["2D"]))
+    return study, {name: replace(one, scores=replace(one.scores, found=found)) for name, one in results.items()}
 
 
 def test_the_report_of_half_a_study_says_so(tiny: Tiny, tmp_path: Path) -> None:
     path, folder, _ = tiny
     shutil.copytree(folder / "results", results := tmp_path / "results")
     with chdir(folder / "study"):
-        assert draw_runs(*found_by_all(tiny), results) == ["row.jpg"]
+        draw_gallery(*found_by_all(tiny), results)
     assert main(["study", "report", str(path), "--results", str(results), "-o", str(tmp_path)]) == 0
     page = (tmp_path / "study.md").read_text()
     assert "**5 of 7 runs are done.**" in page

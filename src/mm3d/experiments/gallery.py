@@ -18,7 +18,6 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from rich.console import Console
 
 from mm3d.data.inputs import grey, prepared_breasts
 from mm3d.data.prepare.prepared import PreparedView
@@ -28,12 +27,11 @@ from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.evaluate.truth import TruthView
 from mm3d.experiments.cohorts import part_of
-from mm3d.experiments.results import NOT_FOUND, UNIT, Result, list_findings, read_cohort, read_tested, threshold_of
+from mm3d.experiments.results import NOT_FOUND, UNIT, Result, list_annotations, read_cohort, read_tested, threshold_of
 from mm3d.experiments.run import check_weights, load_histogram, load_model
 from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.output.predictions import Finding, ViewPrediction
 from mm3d.predict.detect import predict_breast
-from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -50,14 +48,14 @@ class Look:
 
     run: RunSpec
     prepared: PreparedView
-    truth: Annotation
+    annotation: Annotation
     predicted: ViewPrediction
     threshold: float  # a finding with at least this score is called
 
     @property
     def hit(self) -> Finding | None:
         """The highest-scoring finding on the cancer."""
-        box = np.array(self.truth.box)
+        box = np.array(self.annotation.box)
         on = [one for one in self.predicted.findings if iou(np.array(one.box), box) >= LEAST_IOU]
         return max(on, key=lambda one: one.score, default=None)
 
@@ -65,16 +63,16 @@ class Look:
     def weights(self) -> tuple[float, ...]:
         """w of the last head. Empty if the cancer is not called, or its slices are not known."""
         hit = self.hit
-        if hit is None or hit.score < self.threshold or self.truth.first_slice is None:
+        if hit is None or hit.score < self.threshold or self.annotation.first_slice is None:
             return ()
         return hit.slice_weights or ()
 
     @property
     def visible(self) -> tuple[int, int]:
         """The first and the last slice of the cancer, as stored."""
-        assert self.truth.first_slice is not None
-        assert self.truth.last_slice is not None
-        return self.truth.first_slice, self.truth.last_slice
+        assert self.annotation.first_slice is not None
+        assert self.annotation.last_slice is not None
+        return self.annotation.first_slice, self.annotation.last_slice
 
     @property
     def slice_right(self) -> bool:
@@ -82,46 +80,35 @@ class Look:
         return self.hit is not None and self.hit.slice is not None and first <= self.hit.slice <= last
 
 
-def draw_gallery(study: StudySpec, results: Mapping[str, Result], output: Path) -> list[str]:
-    """Draw what can be drawn of the gallery's runs, in the study's folder. Returns the names of the files.
-
-    Where weights are gone, or are another study's, the pictures that were drawn before stay."""
-    first_seeds = {job.run.name: results[job.name] for job in study.gallery_jobs}
-    try:
-        for result in first_seeds.values():
-            if not Path(result.weights).is_file():
-                raise InputError(f"{result.weights} is not in {Path().resolve()}.")
-            check_weights(Path(result.weights), result.recipe)
-    except InputError as error:
-        say(Console(), f"note: no pictures were drawn: {error}")
-        return []
-    return draw_runs(study, first_seeds, output)
-
-
-def draw_runs(study: StudySpec, results: Mapping[str, Result], output: Path) -> list[str]:
-    """Draw the curves of the gallery's last run, and the row of all. `results` has the gallery's runs by name."""
-    runs = [study.run(name) for name in results]
-    cohort, last = read_cohort(output), runs[-1]
-    findings = {run.name: list_findings(*read_tested(study, run)) for run in runs}
-    thresholds = {run.name: threshold_of(results[run.name], cohort) for run in runs}
-    drawn = []
-    looks = _look(study, last, results[last.name], findings[last.name], thresholds[last.name])
-    kinds = [[look for look in looks if kind in look.truth.kind and look.weights] for kind in KINDS]
+def draw_gallery(study: StudySpec, results: Mapping[str, Result], output: Path) -> None:
+    """Draw the curves of the gallery's last run, and the row of all, in the study's folder. `results` has the finished
+    jobs by name. Weights that are gone, or are another study's, are refused before anything is drawn."""
+    runs = [job.run for job in study.gallery_jobs]
+    own = [results[job.name] for job in study.gallery_jobs]
+    for result in own:
+        if not Path(result.weights).is_file():
+            raise InputError(f"{result.weights} is not in {Path().resolve()}.")
+        check_weights(Path(result.weights), result.recipe)
+    cohort = read_cohort(output)
+    thresholds = [threshold_of(result, cohort) for result in own]
+    annotations = [list_annotations(*read_tested(study, run)) for run in runs]
+    looks = _look(study, runs[-1], own[-1], thresholds[-1], annotations[-1])
+    kinds = [[look for look in looks if kind in look.annotation.kind and look.weights] for kind in KINDS]
     if any(kinds):
-        drawn.append(draw_w([kind for kind in kinds if kind], output / W_CURVES))
-    first, final = runs[0].name, last.name
-    if len({len(one) for one in findings.values()}) == 1 and looks:
-        number = largest_gain(results[first], results[final], thresholds[first], thresholds[final])
+        draw_w([kind for kind in kinds if kind], output / W_CURVES)
+    if looks and len({len(listed) for listed in annotations}) == 1:  # the runs have the same cancers
+        number = largest_gain(own[0], own[-1], thresholds[0], thresholds[-1])
         if number is not None:
-            shown = {run: [findings[run.name][number]] for run in runs}
-            seen = [_look(study, run, results[run.name], shown[run], thresholds[run.name])[0] for run in runs]
-            drawn.append(draw_row(seen, output / ROW))
-    return drawn
+            seen = [
+                _look(study, run, result, threshold, [listed[number]])[0]
+                for run, result, threshold, listed in zip(runs, own, thresholds, annotations, strict=True)
+            ]
+            draw_row(seen, output / ROW)
 
 
 def largest_gain(first: Result, last: Result, threshold: float, last_threshold: float) -> int | None:
-    """The finding whose score, compared with the run's threshold, gains most from one run to another. The first run has
-    it (a box that is just too large is no gain of the last), and the last has it on a right slice."""
+    """The number of the annotation whose score, compared with the run's threshold, gains most from one run to another.
+    The first run has it (a box that is just too large is no gain of the last), and the last has it on a right slice."""
     before, after = np.array(first.scores.found["2D"]), np.array(last.scores.found["2D"])
     usable = (before != NOT_FOUND) & (after != NOT_FOUND) & (after == np.array(last.scores.found["3D"]))
     gain = UNIT * (after / last_threshold - before / threshold)
@@ -129,12 +116,16 @@ def largest_gain(first: Result, last: Result, threshold: float, last_threshold: 
 
 
 def _look(
-    study: StudySpec, run: RunSpec, result: Result, findings: Sequence[tuple[TruthView, Annotation]], threshold: float
+    study: StudySpec,
+    run: RunSpec,
+    result: Result,
+    threshold: float,
+    annotations: Sequence[tuple[TruthView, Annotation]],
 ) -> list[Look]:
-    """Predict the breasts of the annotated findings again."""
+    """Predict the breasts of the annotations again."""
     path = Path(result.weights)
     model, histogram = load_model(run, path).for_inference(), load_histogram(study, run, path)
-    wanted = {view.key for view, _ in findings}
+    wanted = {view.key for view, _ in annotations}
     seen: dict[Key, tuple[PreparedView, ViewPrediction]] = {}
     for breast in prepared_breasts(*part_of(study, run.test), run.modality):
         keys = dict(zip((view.name for view in breast.breast.views), keys_of(breast.breast), strict=True))
@@ -142,11 +133,13 @@ def _look(
             predicted = predict_breast(model, breast, run.input, histogram)
             for prepared, view in zip(breast.views, predicted.views, strict=True):
                 seen[keys[prepared.view.name]] = prepared, view
-    return [Look(run, seen[view.key][0], truth, seen[view.key][1], threshold) for view, truth in findings]
+    return [Look(run, seen[view.key][0], own, seen[view.key][1], threshold) for view, own in annotations]
 
 
 @contextmanager
-def _picture(path: Path, rows: int, columns: int, size: tuple[float, float], **style: Any) -> Iterator[Any]:
+def new_picture(
+    path: Path, rows: int, columns: int, size: tuple[float, float], dpi: int = 100, **style: Any
+) -> Iterator[Any]:
     """Give the axes of a picture (rows, columns), and save it when the block ends."""
     with rc_context(STYLE | style):
         picture = Picture(figsize=size, layout="constrained")
@@ -154,16 +147,15 @@ def _picture(path: Path, rows: int, columns: int, size: tuple[float, float], **s
         yield picture.subplots(rows, columns, squeeze=False)
         options: dict[str, Any] = {"pil_kwargs": {"quality": 85}} if path.suffix == ".jpg" else {}
         with replacing(path) as partial:
-            picture.savefig(partial, format=path.suffix[1:], dpi=100, **options)
+            picture.savefig(partial, format=path.suffix[1:], dpi=dpi, **options)
 
 
-def draw_w(kinds: list[list[Look]], path: Path) -> str:
-    """Draw a row for each kind of finding: the most peaked w, and the mean of all. Returns the name of the file."""
-    with _picture(path, len(kinds), 2, (9.0, 3.0 * len(kinds))) as rows:
+def draw_w(kinds: list[list[Look]], path: Path) -> None:
+    """Draw a row for each kind of cancer: the most peaked w, and the mean of all."""
+    with new_picture(path, len(kinds), 2, (9.0, 3.0 * len(kinds))) as rows:
         for (one, mean), looks in zip(rows, kinds, strict=True):
             _draw_curve(one, max(looks, key=lambda look: max(look.weights)))
             _draw_mean(mean, looks)
-    return path.name
 
 
 def _draw_curve(axes: Axes, look: Look) -> None:
@@ -176,7 +168,7 @@ def _draw_curve(axes: Axes, look: Look) -> None:
     inset.imshow(_around(look, int(np.argmax(weights))), cmap="gray", vmin=0, vmax=1)
     inset.set_axis_off()
     axes.set(xlabel="slice (bar: visible)", ylabel="w", ylim=(-0.08, 1.02), xlim=(0.5, geometry.slices + 0.5))
-    axes.set_title(f"{look.truth.kind}, score {hit.score:.2f}")
+    axes.set_title(f"{look.annotation.kind}, score {hit.score:.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -214,21 +206,20 @@ def _draw_visible(axes: Axes, first: float, last: float) -> None:
 
 
 def _around(look: Look, s: int) -> NDArray[np.float32]:
-    """The finding on a slice, with as much again around it."""
-    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model(look.truth.box)
+    """The cancer on a slice, with as much again around it."""
+    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model(look.annotation.box)
     wide, high = (x2 - x1) / 2, (y2 - y1) / 2
     rows = slice(max(0, int(y1 - high)), int(y2 + high) + 1)
     columns = slice(max(0, int(x1 - wide)), int(x2 + wide) + 1)
     return grey(look.prepared.image()[s, rows, columns])
 
 
-def draw_row(looks: list[Look], path: Path) -> str:
-    """Draw one finding as several runs see it, side by side, under its kind. Returns the name of the file."""
-    with _picture(path, 1, len(looks), (2.3 * len(looks), 4.2), **{"axes.grid": False}) as rows:
+def draw_row(looks: list[Look], path: Path) -> None:
+    """Draw one cancer as several runs see it, side by side, under its kind."""
+    with new_picture(path, 1, len(looks), (2.3 * len(looks), 4.2), **{"axes.grid": False}) as rows:
         for axes, look in zip(rows[0], looks, strict=True):
             _draw_look(axes, look)
-        rows[0][0].figure.suptitle(looks[0].truth.kind)
-    return path.name
+        rows[0][0].figure.suptitle(looks[0].annotation.kind)
 
 
 def _draw_look(axes: Axes, look: Look) -> None:
@@ -242,7 +233,7 @@ def _draw_look(axes: Axes, look: Look) -> None:
     else:
         image = pixels.max(axis=0)
     axes.imshow(grey(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    _draw_box(axes, look, look.truth.box, "#00C853")
+    _draw_box(axes, look, look.annotation.box, "#00C853")
     for one in sorted(look.predicted.findings, key=lambda one: -one.score)[:SHOWN]:
         line = "-" if one.score >= look.threshold else ":"
         _draw_box(axes, look, one.box, COLOURS[4], f"{one.score:.2f}", line)

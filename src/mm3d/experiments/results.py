@@ -1,12 +1,12 @@
 """What is kept of a run: its figures, and the scores from which figures, bootstraps and paired tests can be computed.
 
     results/<study>/
-        test-cohort.json             who was tested: breasts, findings, volumes; the same for all runs
+        test-cohort.json             who was tested: breasts, annotations, volumes; the same for all runs
         <run>-seed<k>.json           one run
 
 Scores are whole numbers, in millionths. False positives are kept up to KEPT_RATE per volume: R@X for a smaller X needs
 no others, nor do its bootstrap replicates unless the patients are few. The 3D rule has the false positives of the 2D
-rule and those that hit a finding on the wrong slice.
+rule and those that hit an annotation on the wrong slice.
 """
 
 import json
@@ -38,12 +38,12 @@ KEPT_RATE = 0.8  # false positives per volume
 
 
 @dataclass(frozen=True)
-class JudgedFindings:
-    """The malignant findings and the volumes of one modality that are judged."""
+class JudgedAnnotations:
+    """The annotated cancers and the volumes of one modality that are judged."""
 
-    findings: tuple[int, ...]  # number of the breast of each finding
-    kinds: tuple[str, ...]  # of the findings
-    deep: tuple[bool, ...]  # whether the 3D rule can judge the finding
+    findings: tuple[int, ...]  # number of the breast of each annotation
+    kinds: tuple[str, ...]  # of the annotations
+    deep: tuple[bool, ...]  # whether the 3D rule can judge the annotation
     volumes: tuple[int, ...]  # number of the breast of each volume
 
 
@@ -55,7 +55,7 @@ class JudgedCohort:
     patients: tuple[int, ...]  # number of each breast's patient
     labels: tuple[str, ...]  # malignant, benign, negative
     density: tuple[str, ...]
-    marks: dict[str, JudgedFindings]  # by modality
+    annotations: dict[str, JudgedAnnotations]  # by modality; the file calls them marks
 
     @property
     def malignant(self) -> BoolArray:
@@ -67,7 +67,7 @@ class Scores:
     """The scores of a run on the test cohort, in millionths."""
 
     breasts: tuple[int, ...]  # (B,) of every breast
-    found: dict[str, tuple[int, ...]]  # by rule: the score at which each finding is found, or NOT_FOUND
+    found: dict[str, tuple[int, ...]]  # by rule: the score at which each annotation is found, or NOT_FOUND
     false: tuple[int, ...]  # of the false positives by the 2D rule, breast by breast
     false_counts: tuple[int, ...]  # (B,) how many of them each breast has
     wrong_slice: tuple[int, ...] = ()  # what only the 3D rule counts as false
@@ -127,27 +127,26 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
         patients=tuple(matched[0].patient_of.tolist()),
         labels=tuple(breast.label or UNKNOWN for breast in breasts),
         density=tuple(breast.attributes.get("density", UNKNOWN) for breast in breasts),
-        marks={one.modality: _judged_findings(one) for one in matched},
+        annotations={one.modality: _judged_annotations(one) for one in matched},
     )
 
 
-def list_findings(truth: Truth, settings: EvaluateSettings) -> list[tuple[TruthView, Annotation]]:
+def list_annotations(truth: Truth, settings: EvaluateSettings) -> list[tuple[TruthView, Annotation]]:
     """The annotations that recall is of, in the order of all results, with their views."""
     matched = _match_nothing(truth, settings)
-    views = [matched.views[number] for number in matched.annotations.volume]
-    pairs = zip(views, matched.records, _is_judged(matched), strict=True)
-    return [(view, record) for view, record, judged in pairs if judged]
+    volumes = matched.annotations.volume
+    return [(matched.views[volumes[number]], matched.records[number]) for number in np.flatnonzero(_is_judged(matched))]
 
 
 def _match_nothing(truth: Truth, settings: EvaluateSettings) -> MatchedPredictions:
     return match_predictions("nothing", Predictions(()), truth, settings)
 
 
-def _judged_findings(matched: MatchedPredictions) -> JudgedFindings:
+def _judged_annotations(matched: MatchedPredictions) -> JudgedAnnotations:
     chosen = _is_judged(matched)
-    return JudgedFindings(
+    return JudgedAnnotations(
         findings=tuple(matched.breast_of[matched.annotations.volume][chosen].tolist()),
-        kinds=tuple(record.kind or UNKNOWN for record, judged in zip(matched.records, chosen, strict=True) if judged),
+        kinds=tuple(matched.records[number].kind or UNKNOWN for number in np.flatnonzero(chosen)),
         deep=tuple((~np.isnan(matched.visible[0]))[chosen].tolist()),
         volumes=tuple(matched.breast_of[matched.counted].tolist()),
     )
@@ -166,10 +165,8 @@ def compact(matched: MatchedPredictions) -> Scores:
     breast, volumes = matched.breast_of[matched.findings.volume], int(matched.counted.sum())
     flat = _highest(false["2D"], scores, volumes)
     flat = flat[np.argsort(breast[flat], kind="stable")]
-    extra = np.zeros(0, dtype=np.int64)
-    if "3D" in false:
-        deep = _highest(false["3D"], scores, volumes)
-        extra = deep[~false["2D"][deep]]
+    deep = _highest(false.get("3D", false["2D"]), scores, volumes)
+    extra = deep[~false["2D"][deep]]
     hit = {name: best_scores(rule.hits, scores, len(matched.records))[chosen] for name, rule in matched.rules.items()}
     return Scores(
         breasts=_to_units(matched.breast_scores),
@@ -195,28 +192,19 @@ def _to_units(scores: FloatArray) -> tuple[int, ...]:
     return tuple(np.where(known, np.rint(np.where(known, scores, 0) / UNIT), NOT_FOUND).astype(np.int64).tolist())
 
 
-def froc_scores(
-    cohort: JudgedCohort,
-    result: Result,
-    rule: str,
-    findings: BoolArray | None = None,
-    breasts: BoolArray | None = None,
-) -> FrocScores | None:
-    """What R@X is computed from, as `match.froc_scores` gives it. None if the run has no such rule.
+def froc_scores(cohort: JudgedCohort, result: Result, rule: str, kind: str = "", density: str = "") -> FrocScores:
+    """What R@X is computed from, as `match.froc_scores` gives it, by a rule that the run has.
 
-    `findings` (F,) chooses what is to be found. `breasts` (B,) also chooses volumes and their false positives.
+    `kind` chooses what is to be found. `density` chooses breasts: what is to be found and the false positives.
     """
-    scores = result.scores
-    if rule not in scores.found:
-        return None
-    judged, patients = cohort.marks[result.modality], np.array(cohort.patients)
+    scores, judged, patients = result.scores, cohort.annotations[result.modality], np.array(cohort.patients)
     of, volumes = np.array(judged.findings, dtype=np.int64), np.array(judged.volumes, dtype=np.int64)
-    kept = np.ones(len(patients), dtype=bool) if breasts is None else breasts
-    chosen = kept[of] if findings is None else kept[of] & findings
+    kept = np.array([density in ("", own) for own in cohort.density])
+    chosen = kept[of] & np.array([kind in ("", own) for own in judged.kinds], dtype=bool)
     false = np.array(scores.false, dtype=float)
     owner = np.repeat(np.arange(len(patients)), scores.false_counts)
     if rule == "3D":
-        chosen = chosen & np.array(judged.deep)
+        chosen &= np.array(judged.deep, dtype=bool)
         false = np.append(false, np.array(scores.wrong_slice, dtype=float))
         owner = np.append(owner, np.array(scores.wrong_slice_breasts, dtype=np.int64))
     found = np.array(scores.found[rule], dtype=float)
@@ -231,9 +219,7 @@ def froc_scores(
 
 def threshold_of(result: Result, cohort: JudgedCohort) -> float:
     """The score at OPERATING_RATE false positives per image."""
-    scores = froc_scores(cohort, result, "2D")
-    assert scores is not None
-    return UNIT * threshold_at(scores, OPERATING_RATE)
+    return UNIT * threshold_at(froc_scores(cohort, result, "2D"), OPERATING_RATE)
 
 
 def write_result(result: Result, folder: Path) -> Path:
@@ -251,8 +237,10 @@ def write_cohort(cohort: JudgedCohort, folder: Path) -> None:
     """Write who was tested, or check that it is who was tested before."""
     path = folder / COHORT
     if not path.is_file():
+        content = to_dict(cohort)
+        content["marks"] = content.pop("annotations")
         with replacing(path) as partial:
-            partial.write_text(f"{{\n{_lines(to_dict(cohort))}\n}}\n", encoding="utf-8")
+            partial.write_text(f"{{\n{_lines(content)}\n}}\n", encoding="utf-8")
     elif read_cohort(folder) != cohort:
         raise InputError(
             f"{path} is of another test cohort; give another folder with --results, or remove its results."
@@ -264,7 +252,9 @@ def _lines(table: dict[str, Any], indent: str = "") -> str:
 
 
 def read_cohort(folder: Path) -> JudgedCohort:
-    return from_dict(JudgedCohort, _read_json(folder / COHORT), str(folder / COHORT))
+    content = _read_json(folder / COHORT)
+    content["annotations"] = content.pop("marks", None)
+    return from_dict(JudgedCohort, content, str(folder / COHORT))
 
 
 def read_result(path: Path) -> Result:

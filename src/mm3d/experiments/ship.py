@@ -52,7 +52,7 @@ def write_shipped(result: Result, cohort: JudgedCohort, folder: Path, path: Path
     check_weights(source, result.recipe)
     header = weights.read_header(source)
     chosen = "The best of the study's runs on the test cohort that the figures are of: they flatter it a little."
-    images = len(cohort.marks[result.modality].volumes)
+    images = len(cohort.annotations[result.modality].volumes)
     provenance = header.provenance | {
         "study": _origin(result) | {"figures": result.figures, "note": chosen},
         "operating_point": {

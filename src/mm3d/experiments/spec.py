@@ -197,9 +197,9 @@ class StudySpec:
     def run(self, name: str) -> RunSpec:
         return next(run for run in self.runs if run.name == name)
 
-    def runs_of(self, table: str) -> list[RunSpec]:
-        """The rows of a table."""
-        return [run for run in self.runs if table in run.tables]
+    def runs_of(self, *tables: str) -> list[RunSpec]:
+        """The rows of a table, or of several."""
+        return [run for run in self.runs if not set(tables).isdisjoint(run.tables)]
 
     @property
     def jobs(self) -> dict[str, Job]:

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from mm3d.evaluate.metrics import bootstrap
-from mm3d.evaluate.metrics.froc import FrocScores, recall_at
-from mm3d.evaluate.metrics.hits import BoolArray, FloatArray
+from mm3d.evaluate.metrics.froc import recall_at
+from mm3d.evaluate.metrics.hits import FloatArray
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.experiments.results import JudgedCohort, Result, froc_scores
-from mm3d.experiments.spec import INFERENCE_ONLY, RunSpec, StudySpec
+from mm3d.experiments.spec import INFERENCE_ONLY, StudySpec
 
 Metric = Literal["recall@0.25", "recall@0.5", "recall3d@0.25", "recall3d@0.5", "auc"]
 # The rule and the false positives per volume of each recall.
@@ -44,7 +44,6 @@ class Figure:
 
     value: float
     error: float
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,11 @@ class Difference:
 class Statistics:
     """A study's results and what is computed from them. Replicates are kept, because each run is compared often."""
 
-    def __init__(
-        self, study: StudySpec, cohort: JudgedCohort, results: Mapping[str, Result], replicates: int = REPLICATES
-    ) -> None:
+    def __init__(self, study: StudySpec, cohort: JudgedCohort, results: Mapping[str, Result]) -> None:
         self.study, self.cohort, self.results = study, cohort, results
-        self.draws = bootstrap.draw(max(cohort.patients) + 1, replicates, SEED)
-        self._values: dict[tuple[str, Metric], list[float]] = {}
-        self._replicates: dict[tuple[str, Metric], FloatArray] = {}
+        self.draws = bootstrap.draw(max(cohort.patients) + 1, REPLICATES, SEED)
+        self._values = {(run.name, metric): self._by_seed(run.name, metric) for run in study.runs for metric in METRICS}
+        self._replicates: dict[tuple[str, str], FloatArray] = {}
 
     def of(self, run: str) -> list[Result]:
         """The results of a run's seeds that are there."""
@@ -73,30 +70,30 @@ class Statistics:
 
     def values(self, run: str, metric: Metric) -> list[float]:
         """The figure of every seed. Empty if the run has no such figure."""
-        if (run, metric) not in self._values:
-            found = [one_value(self.cohort, result, metric) for result in self.of(run)]
-            self._values[run, metric] = [value for value in found if value is not None and np.isfinite(value)]
-        return self._values[run, metric]
+        return self._values.get((run, metric), [])
+
+    def _by_seed(self, run: str, metric: Metric) -> list[float]:
+        if metric == "auc":
+            found = [float(delong(_breast_scores(one)[None], self.cohort.malignant).values[0]) for one in self.of(run)]
+        else:
+            rule, rate = RECALLS[metric]
+            results = [one for one in self.of(run) if rule in one.scores.found]
+            found = [recall_at(froc_scores(self.cohort, one, rule), rate) for one in results]
+        return [value for value in found if np.isfinite(value)]
 
     def replicates(self, run: str, metric: Metric) -> FloatArray:
         """Replicates over patients of the figure averaged over seeds, (replicates,)."""
-        if (run, metric) not in self._replicates and metric == "auc":
-            owner, malignant = np.array(self.cohort.patients), self.cohort.malignant
-            areas = [bootstrap.areas(breast_scores(one), malignant, owner, self.draws) for one in self.of(run)]
-            self._replicates[run, metric] = np.mean(areas, axis=0)
-        elif (run, metric) not in self._replicates:
-            rule, _ = RECALLS[metric]
-            both = np.mean([self._recalls(result, rule) for result in self.of(run)], axis=0)
-            for name, (own, rate) in RECALLS.items():
-                if own == rule:
-                    self._replicates[run, name] = both[:, RATES.index(rate)]
-        return self._replicates[run, metric]
+        rule, rate = RECALLS.get(metric, (metric, RATES[0]))
+        if (run, rule) not in self._replicates:
+            self._replicates[run, rule] = np.mean([self._replicate(one, rule) for one in self.of(run)], axis=0)
+        return self._replicates[run, rule][:, RATES.index(rate)]
 
-    def _recalls(self, result: Result, rule: str) -> FloatArray:
-        """At both rates, (replicates, 2)."""
-        found = froc_scores(self.cohort, result, rule)
-        assert found is not None
-        return bootstrap.recalls_at(found, np.array(RATES), self.draws)
+    def _replicate(self, result: Result, rule: str) -> FloatArray:
+        """Replicates of one result: its AUC, (replicates, 1), or its recall at both rates, (replicates, 2)."""
+        if rule == "auc":
+            patients = np.array(self.cohort.patients)
+            return bootstrap.areas(_breast_scores(result), self.cohort.malignant, patients, self.draws)[:, None]
+        return bootstrap.recalls_at(froc_scores(self.cohort, result, rule), np.array(RATES), self.draws)
 
     def seed_spread(self, stage: str, metric: Metric) -> tuple[float, int]:
         """The standard deviation between seeds of a stage's runs, and its degrees of freedom. Both are 0 if no run has
@@ -107,10 +104,10 @@ class Statistics:
         squares = sum(float(np.var(values)) * len(values) for values in several)
         return float(np.sqrt(squares / max(freedom, 1))), freedom
 
-    def training_variance(self, run: RunSpec, metric: Metric) -> float:
+    def training_variance(self, run: str, metric: Metric) -> float:
         """The training's share of the variance of a figure averaged over seeds. 0 where it is not known."""
-        spread, _ = self.seed_spread(run.stage, metric)
-        return spread**2 / len(self.of(run.name))
+        spread, _ = self.seed_spread(self.study.run(run).stage, metric)
+        return spread**2 / len(self.of(run))
 
     def figure(self, run: str, metric: Metric) -> Figure | None:
         """A method's figure. None if there is no result, or the result has no such figure."""
@@ -122,47 +119,35 @@ class Statistics:
         return bootstrap.standard_error(self.replicates(run, metric))
 
     def _with_error(self, run: str, metric: Metric, values: list[float], patients_error: float) -> Figure:
-        training = self.training_variance(self.study.run(run), metric)
-        return Figure(float(np.mean(values)), float(np.sqrt(patients_error**2 + training)), len(values))
+        error = np.sqrt(patients_error**2 + self.training_variance(run, metric))
+        return Figure(float(np.mean(values)), float(error))
 
     def difference(self, a: str, b: str, metric: Metric) -> Difference | None:
         """Run a minus run b on the same patients. None if one of them has no such figure."""
         ours, theirs = self.values(a, metric), self.values(b, metric)
         if not ours or not theirs:
             return None
-        training = sum(self.training_variance(self.study.run(name), metric) for name in (a, b))
+        training = self.training_variance(a, metric) + self.training_variance(b, metric)
         sign = 1 if a <= b else -1  # so that b minus a is the same test, with the same p
         noise = sign * np.sqrt(training) * np.random.default_rng(SEED).standard_normal(len(self.draws))
         replicates = self.replicates(a, metric) - self.replicates(b, metric) + noise
         value = float(np.mean(ours) - np.mean(theirs))
         return Difference(value, bootstrap.standard_error(replicates), bootstrap.p_of_difference(replicates))
 
-    def recall_of(
-        self, run: str, metric: Metric, findings: BoolArray | None = None, breasts: BoolArray | None = None
-    ) -> Figure | None:
-        """R@X of a part of the cohort: some findings (F,), or some breasts with their false positives (B,)."""
+    def figure_of_part(self, run: str, metric: Metric, kind: str = "", density: str = "") -> Figure | None:
+        """R@X of the cancers of a kind, or of the breasts of a density with their own false positives."""
         rule, rate = RECALLS[metric]
-        parts = [froc_scores(self.cohort, result, rule, findings, breasts) for result in self.of(run)]
-        there: list[FrocScores] = [part for part in parts if part is not None and len(part.hit)]
-        if not there:
+        parts = [froc_scores(self.cohort, one, rule, kind, density) for one in self.of(run)]
+        if not parts or not len(parts[0].hit):
             return None
-        rows = [bootstrap.recalls_at(part, np.array([rate]), self.draws[:FEW])[:, 0] for part in there]
+        rows = [bootstrap.recalls_at(part, np.array([rate]), self.draws[:FEW])[:, 0] for part in parts]
         error = bootstrap.standard_error(np.mean(rows, axis=0))
-        return self._with_error(run, metric, [recall_at(part, rate) for part in there], error)
+        return self._with_error(run, metric, [recall_at(part, rate) for part in parts], error)
 
 
-def breast_scores(result: Result) -> FloatArray:
+def _breast_scores(result: Result) -> FloatArray:
     """(B,) millionths."""
     return np.array(result.scores.breasts, dtype=float)
-
-
-def one_value(cohort: JudgedCohort, result: Result, metric: Metric) -> float | None:
-    """A figure of one result, from its scores."""
-    if metric == "auc":
-        return float(delong(breast_scores(result)[None], cohort.malignant).values[0])
-    rule, rate = RECALLS[metric]
-    found = froc_scores(cohort, result, rule)
-    return None if found is None else recall_at(found, rate)
 
 
 def verdict(difference: Difference | None) -> Verdict:

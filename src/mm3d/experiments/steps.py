@@ -54,7 +54,10 @@ def do_step(step: str, *arguments: str) -> str:
         divert_output(folder_of(job) / OUTPUT)
         return describe(execute(study, job, workflow.results, workflow.given, workflow.commit)) + "; "
     elif step == "gallery":
-        draw_gallery(study, read_results(study, workflow.results), workflow.results)
+        try:
+            draw_gallery(study, read_results(study, workflow.results), workflow.results)
+        except InputError as error:  # the pictures that were drawn before stay
+            print(f"note: no pictures were drawn: {error}")
     else:
         write_report(study, workflow.results, Path())
     return ""
