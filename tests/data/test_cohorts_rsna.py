@@ -9,7 +9,7 @@ from mm3d.data.datasets import rsna
 
 
 def test_rsna_tells_cancer_from_biopsy_and_leaves_other_views_out(tmp_path: Path) -> None:
-    def image(patient: int, name: int, side: str, view: str, cancer: int, biopsy: int) -> dict[str, object]:
+    def image(patient: int, name: int, side: str, view: str, cancer: int, biopsy: int | str) -> dict[str, object]:
         row = {"site_id": 2, "patient_id": patient, "image_id": name, "laterality": side, "view": view, "age": 61}
         labels = {"cancer": cancer, "biopsy": biopsy, "invasive": 0, "BIRADS": "", "implant": 0, "density": "B"}
         return row | labels | {"machine_id": 49, "difficult_negative_case": False}
@@ -27,6 +27,8 @@ def test_rsna_tells_cancer_from_biopsy_and_leaves_other_views_out(tmp_path: Path
         image(9, 9, "L", "CC", 1, 0),
         image(10, 10, "L", "CC", 1, 1),
         image(10, 11, "L", "MLO", 0, 0),
+        image(11, 12, "L", "CC", 0, "unknown"),
+        image(11, 13, "B", "CC", 0, 0),
     ]
     write_table(tmp_path / "rsna" / "train.csv", rows)
     for row in rows:
@@ -51,3 +53,5 @@ def test_rsna_tells_cancer_from_biopsy_and_leaves_other_views_out(tmp_path: Path
     assert "missing" in reason_of(cohort, "8_8")
     assert "twice" in reason_of(cohort, "8_4")
     assert "cancer without a biopsy" in reason_of(cohort, "9_9")
+    assert reason_of(cohort, "11_12") == "Its biopsy 'unknown' is none of 0, 1."
+    assert reason_of(cohort, "11_13") == "Its laterality 'B' is none of L, R, LEFT, RIGHT."

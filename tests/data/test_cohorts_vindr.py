@@ -80,6 +80,16 @@ def test_vindr_leaves_out_what_contradicts_itself_and_goes_on(tmp_path: Path) ->
     assert len(cohort.problems) == 5
 
 
+def test_vindr_boxes_of_an_unknown_birads_are_left_out(tmp_path: Path) -> None:
+    folder = vindr_download(tmp_path)
+    table = folder / "vindr-mammo" / "finding_annotations.csv"
+    assert "BI-RADS 2" in table.read_text()
+    table.write_text(table.read_text().replace("BI-RADS 2", "BI-RADS 7"))
+    reason = next(problem.reason for problem in vindr.read(folder).problems if "BI-RADS 7" in problem.reason)
+    assert reason.startswith("Its annotations are left out, it counts as not annotated: Its finding_birads 'BI-RADS 7'")
+    assert reason.endswith("BI-RADS 5.")
+
+
 def test_categories_are_read_without_running_them(tmp_path: Path) -> None:
     folder = vindr_download(tmp_path)
     table = folder / "vindr-mammo" / "finding_annotations.csv"

@@ -106,7 +106,7 @@ class CohortBuilder:
             return read(*arguments)
         except (InputError, LookupError, SyntaxError, TypeError, ValueError) as error:
             reason = error if isinstance(error, InputError | ValueError) else repr(error)
-            problem = f"Its annotations are left out, it counts as not annotated: {reason}."
+            problem = f"Its annotations are left out, it counts as not annotated: {str(reason).rstrip('.')}."
             self.problems.append(Problem(view, problem))
             return None
 

@@ -33,7 +33,8 @@ def read(folder: Path) -> Cohort:
             continue
         with reporting(cohort.problems, name):
             side, position = decode(row, "laterality", SIDES), decode(row, "view", POSITIONS)
-            if decode(row, "cancer", YES) and not decode(row, "biopsy", YES):
+            has_cancer, has_biopsy = decode(row, "cancer", YES), decode(row, "biopsy", YES)
+            if has_cancer and not has_biopsy:
                 raise InputError("Its row says cancer without a biopsy.")
             file = table.parent / "train_images" / patient / f"{row['image_id']}.dcm"
             if not file.is_file():
