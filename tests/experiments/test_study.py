@@ -22,7 +22,7 @@ from mm3d.experiments.results import Result, path_of, read_cohort, read_result, 
 from mm3d.experiments.ship import choose, ship
 from mm3d.experiments.spec import StudySpec, read_study
 from mm3d.model import weights
-from mm3d.predict.setup import choose_operating_point
+from mm3d.predict.run import choose_operating_point
 from mm3d.shared.errors import InputError
 
 

@@ -15,8 +15,15 @@ from mm3d.data.inputs import InputName, prepared_breasts, read_image, stack
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import read
-from mm3d.predict.detect import SLICES_AT_ONCE, PredictSettings, ViewProposals, predict_breast, suppress, unite
-from mm3d.predict.suspicion import suspicion_map
+from mm3d.predict.detect import (
+    SLICES_AT_ONCE,
+    PredictSettings,
+    ViewProposals,
+    predict_breast,
+    suppress,
+    suspicion_map,
+    unite,
+)
 
 ALL = PredictSettings(nms=1.0)
 

@@ -20,7 +20,7 @@ from mm3d.data.records import Position, View
 from mm3d.model import weights
 from mm3d.output.predictions import Finding, ViewPrediction, read
 from mm3d.predict.exam import match_lesions, nipple_distance
-from mm3d.predict.setup import choose_operating_point
+from mm3d.predict.run import choose_operating_point
 from mm3d.shared.errors import InputError
 
 

@@ -102,8 +102,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.predict.detect import PredictSettings
-    from mm3d.predict.run import run
-    from mm3d.predict.setup import Options
+    from mm3d.predict.run import Options, run
 
     options = Options(
         settings=PredictSettings(nms=arguments.nms, scores=arguments.scores, join=arguments.join),

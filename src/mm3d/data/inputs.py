@@ -53,7 +53,7 @@ def grey(pixels: NDArray[np.uint16]) -> Image:
 def make_input(pixels: NDArray[np.uint16], name: InputName, histogram: Histogram | None = None) -> Image:
     """Make the image of an input from the pixels (S, H, W) of a prepared view; inputs slices and volume keep all S.
 
-    Projections for msp need a detector. mm3d.predict.suspicion makes them beforehand, and here they are mammograms.
+    Projections for msp need a detector. mm3d.predict.detect makes them beforehand, and here they are mammograms.
     """
     if name in ("mip", "hm"):
         projection = grey(np.max(pixels, axis=0, keepdims=True))

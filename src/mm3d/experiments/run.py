@@ -32,8 +32,7 @@ from mm3d.experiments.spec import INFERENCE_ONLY, Job, RunSpec, StudySpec
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import Predictions
-from mm3d.predict.detect import predict_breast
-from mm3d.predict.suspicion import project
+from mm3d.predict.detect import predict_breast, project
 from mm3d.shared.config import to_dict
 from mm3d.shared.files import check_folder, lock_folder, save_json
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config

@@ -1,7 +1,12 @@
-"""The model on one breast: from prepared views to findings in the frame of the stored images."""
+"""The model on one breast: from prepared views to findings in the frame of the stored images.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+For input msp, a detector of single slices first decides from which slice each place of a volume is taken.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,17 +22,21 @@ from mm3d.data.inputs import (
     read_image,
     repeat_slices,
     stack,
+    suspicion_projection,
     visible_range,
 )
 from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
 from mm3d.data.records import keys_of
 from mm3d.model.boxes import iou_and_giou
+from mm3d.model.config import EngineName
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.scores import mean_logit
+from mm3d.model.weights import load
 from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
+from mm3d.shared.files import replacing
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -70,6 +79,12 @@ class ViewProposals:
     logit: float  # of the view: noisy-or of its proposals; with input slices, that of the highest slice
 
 
+def load_model(path: Path, chunk: int | None = None, engine: EngineName = "torch") -> Detector:
+    """The model of a weights file, ready to predict: on a GPU if there is one, unless the engine is for CPUs."""
+    device = "cuda" if engine == "torch" and torch.cuda.is_available() else "cpu"
+    return load(path, chunk).for_inference(engine).to(device)
+
+
 def predict_breast(
     model: Detector,
     prepared: PreparedBreast,
@@ -92,24 +107,21 @@ def predict_breast(
     The findings of every view, the highest score first, and the scores of the views and of the breast.
     """
     settings = settings or PredictSettings()
-    proposals = find_proposals(model, prepared, name, histogram)
+    found = find_proposals(model, prepared, name, histogram)
+    proposals = [found[view.view.name] for view in prepared.views]
+    logits = torch.tensor([own.logit for own in proposals], dtype=torch.float64)
+    scores = logits.sigmoid().tolist()
+    breast_score = float(mean_logit(logits, torch.ones_like(logits, dtype=torch.bool)).sigmoid())
+    if settings.scores == "max":
+        scores = [float(own.scores.max()) for own in proposals]
+        breast_score = max(scores)
     breast = prepared.breast
     keys = dict(zip((view.name for view in breast.views), keys_of(breast), strict=True))
     views = []
-    for view in prepared.views:
-        own = proposals[view.view.name]
-        score = float(own.scores.max()) if settings.scores == "max" else _sigmoid(own.logit)
+    for view, own, score in zip(prepared.views, proposals, scores, strict=True):
         findings = _make_findings(own, view.file.geometry, settings, name)
         views.append(ViewPrediction(keys[view.view.name].view, findings, view.view.modality, score))
-    score = max(view.score for view in views if view.score is not None)
-    if settings.scores == "model":
-        logits = torch.tensor([proposals[view.view.name].logit for view in prepared.views], dtype=torch.float64)
-        score = float(mean_logit(logits, torch.ones_like(logits, dtype=torch.bool)).sigmoid())
-    return BreastPrediction(breast.patient, breast.exam, breast.laterality, tuple(views), score)
-
-
-def _sigmoid(logit: float) -> float:
-    return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
+    return BreastPrediction(breast.patient, breast.exam, breast.laterality, tuple(views), breast_score)
 
 
 def find_proposals(
@@ -265,3 +277,43 @@ def _iou_3d(box: FloatArray, boxes: FloatArray) -> FloatArray:
     intersection = np.prod(np.maximum(overlap, 0.0), axis=1)
     union = np.prod(box[3:] - box[:3]) + np.prod(boxes[:, 3:] - boxes[:, :3], axis=1) - intersection
     return np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
+
+
+def project(
+    breasts: Sequence[PreparedBreast], weights_path: Path, folder: Path, advance: Callable[[], None] = lambda: None
+) -> list[PreparedBreast]:
+    """Replace the pixels of every view by its projection (1, H, W). Those that `folder` has are not made again."""
+    mark = hashlib.sha256(weights_path.read_bytes()).hexdigest()[:16] if weights_path.is_file() else ""
+    model: Detector | None = None
+    projected = []
+    for breast in breasts:
+        files = {view.view.name: folder / f"{view.pixels.stem}-{mark}.npy" for view in breast.views}
+        if not all(file.is_file() for file in files.values()):
+            model = model or load_model(weights_path)
+            _project_breast(model, breast, files)
+        views = tuple(replace(view, pixels=files[view.view.name]) for view in breast.views)
+        projected.append(replace(breast, views=views))
+        advance()
+    return projected
+
+
+def _project_breast(model: Detector, breast: PreparedBreast, files: dict[str, Path]) -> None:
+    proposals = find_proposals(model, breast, "slices", None)
+    for view in breast.views:
+        volume = view.image()
+        projection = suspicion_projection(volume, suspicion_map(proposals[view.view.name], volume.shape))
+        with replacing(files[view.view.name]) as partial, partial.open("wb") as file:
+            np.save(file, projection, allow_pickle=False)
+
+
+def suspicion_map(proposals: ViewProposals, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """How suspicious each place of a volume (S, H, W) is: the highest score of the boxes that cover it on its slice."""
+    assert proposals.slices is not None
+    suspicion = np.zeros(shape, dtype=np.float32)
+    _, height, width = shape
+    boxes = zip(proposals.boxes.tolist(), proposals.scores.tolist(), proposals.slices, strict=True)
+    for (x1, y1, x2, y2), score, s in boxes:
+        rows = slice(max(0, round(y1)), min(height, round(y2)))
+        columns = slice(max(0, round(x1)), min(width, round(x2)))
+        suspicion[s, rows, columns] = np.maximum(suspicion[s, rows, columns], score)
+    return suspicion

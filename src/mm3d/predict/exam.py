@@ -1,25 +1,157 @@
-"""One exam: read its images, detect, and put everything together in an `ExamResult`."""
+"""Exams: find them in DICOM files, choose their views, read the images, detect, and put all in an `ExamResult`."""
 
+import hashlib
+import json
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
+from mm3d.data.datasets.assemble import CohortBuilder
+from mm3d.data.datasets.folder import NO_READING, NO_VIEW, UnusedFile, exam_code, list_files, make_entries, read_headers
+from mm3d.data.dicom.header import Header
+from mm3d.data.inputs import Histogram, InputName
+from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.data.prepare.run import prepare_breasts
+from mm3d.data.records import Breast, Modality, View
+from mm3d.model.detector import Detector
 from mm3d.output.predictions import Finding, ViewPrediction
-from mm3d.output.result import ExamResult, ReadProblem, ViewResult
-from mm3d.predict.detect import predict_breast
-from mm3d.predict.find import Exam, hide_paths
-from mm3d.predict.setup import Setup
+from mm3d.output.result import ExamResult, Method, ReadProblem, ViewResult
+from mm3d.predict.detect import PredictSettings, predict_breast
 from mm3d.shared.errors import InputError
 
+KINDS: dict[Modality, str] = {"DBT": "volume", "FFDM": "mammogram"}
+LEFT_OUT = {  # what and why, by the reason for which a file is not used, or "copy"
+    NO_VIEW: ("image", "neither CC nor MLO, or the header does not say which view or side"),
+    NO_READING: ("image", "stereotactic, or of a specimen"),
+    "copy": ("file", "the same image is there already"),
+}
 IDENTIFIERS = ("PatientName", "PatientID", "StudyDate", "StudyInstanceUID")
 TOLERANCE = 10.0  # mm, between the distances of a lesion from the nipple in CC and MLO
 SHARE = 0.1  # the same as a share of the breast's extent, if the spacing of pixels is not known
+
+
+@dataclass(frozen=True)
+class Exam:
+    """One study: the views to look at, and sentences about the rest."""
+
+    code: str  # a hash of the study's UID
+    breasts: tuple[Breast, ...]  # with the views that the model is given
+    headers: Mapping[Path, Header]  # of all its images that can be read, used or not
+    notes: tuple[str, ...]  # what was left out by rule
+    problems: tuple[ReadProblem, ...]
+    other_files: int = 0  # files beside it that are no mammography, if it is the only exam
+
+    @property
+    def stamp(self) -> str:
+        """Changes with the exam's files: their names, sizes and times."""
+        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.headers]
+        return hashlib.sha256(json.dumps(sorted(stats)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How all breasts of a run are predicted."""
+
+    model: Detector
+    input: InputName
+    histogram: Histogram | None
+    settings: PredictSettings
+    prepare: PrepareSettings
+    jobs: int
+    method: Method  # what results say about all of this
+
+
+@dataclass(frozen=True)
+class Archive:
+    """All exams of a run."""
+
+    exams: tuple[Exam, ...]
+    problems: tuple[ReadProblem, ...]  # files that do not even say of which exam they are
+    other_files: int  # files that are no mammography
+
+
+def hide_paths(text: str, paths: Sequence[Path], identifiers: bool) -> str:
+    """Remove paths from a sentence, because they may contain names of patients; not if `identifiers` are wanted."""
+    for path in () if identifiers else sorted(paths, key=lambda path: -len(str(path))):
+        text = text.replace(str(path), "a file (--with-identifiers names it)")
+    return text
+
+
+def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Archive:
+    """Find the exams in files and folders. If a view is there as a volume and as a mammogram, `prefer` is used.
+
+    With `identifiers`, problems may name files.
+    """
+    images, unused = read_headers(_list_files(given))
+    entries, no_views = make_entries(images)
+    headers: dict[str, dict[Path, Header]] = defaultdict(dict)
+    breasts: dict[str, list[Breast]] = defaultdict(list)
+    problems: dict[str, list[ReadProblem]] = defaultdict(list)
+    left_out: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for header in images:
+        headers[exam_code(header.study)][header.path] = header
+    for breast in CohortBuilder("archive", entries=entries).assemble().breasts:
+        breasts[breast.exam].append(breast)
+    for file in (*no_views, *unused):
+        if file.kind == "broken":
+            problems[file.exam].append(_describe_problem(file, identifiers))
+        elif file.kind != "other":
+            left_out[file.exam][LEFT_OUT["copy" if file.kind == "copy" else file.reason]] += 1
+    unknown = problems.pop("", [])
+    exams = []
+    for code in dict.fromkeys((*headers, *problems)):  # an exam is one even if none of its files can be read
+        used, notes = [], []
+        for breast in breasts[code]:
+            views, more = _choose_views(breast, headers[code], prefer)
+            used.append(replace(breast, views=views))
+            notes += more
+        for (what, why), count in left_out[code].items():
+            counted = f"1 {what} is" if count == 1 else f"{count} {what}s are"
+            notes.append(f"{counted} left out: {why}.")
+        exams.append(Exam(code, tuple(used), headers[code], tuple(notes), tuple(problems[code])))
+    return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in unused))
+
+
+def _list_files(given: Sequence[Path]) -> list[Path]:
+    """Every file once, however often it was given."""
+    files: dict[Path, Path] = {}
+    for path in given:
+        if not path.exists():
+            raise InputError(f"{path} does not exist; give DICOM files, folders of them, or a prepared folder.")
+        for file in list_files(path) if path.is_dir() else [path]:
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
+
+
+def _describe_problem(file: UnusedFile, identifiers: bool) -> ReadProblem:
+    name = " ".join(filter(None, (file.laterality, file.position)))
+    reason = hide_paths(file.reason, [file.path], identifiers)
+    return ReadProblem(f"{name}: {reason}" if name else reason, file.laterality, file.position, (file.path,))
+
+
+def _choose_views(
+    breast: Breast, headers: Mapping[Path, Header], prefer: Modality
+) -> tuple[tuple[View, ...], list[str]]:
+    """Choose the views of a breast that the model is given: for each position one kind, `prefer` if there are both; and
+    images For Processing only if there are none For Presentation."""
+    chosen, notes = [], []
+    for position in ("CC", "MLO"):
+        name = f"{breast.laterality} {position}"
+        views = [view for view in breast.views if view.position == position]
+        kept = [view for view in views if view.modality == prefer] or views
+        if len(kept) < len(views):
+            notes.append(f"{name}: of a volume and a mammogram, the {KINDS[prefer]} is taken.")
+        shown = [view for view in kept if not headers[view.files[0]].for_processing] or kept
+        if len(shown) < len(kept):
+            notes.append(f"{name}: the image For Presentation is used, the one For Processing is left out.")
+        chosen += shown
+    return tuple(chosen), notes
 
 
 def predict_exam(exam: Exam, setup: Setup, work: Path, seconds: Mapping[str, float]) -> ExamResult:

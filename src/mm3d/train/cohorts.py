@@ -12,7 +12,7 @@ from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.evaluate.truth import Truth, read_truth
 from mm3d.model.weights import find, read_header
-from mm3d.predict.suspicion import project
+from mm3d.predict.detect import project
 from mm3d.shared.errors import InputError
 from mm3d.train.config import CohortConfig, DataConfig, TrainConfig
 from mm3d.train.data import TrainingBreast
