@@ -1,7 +1,6 @@
 """What a training shows: log.jsonl, curves.png, TensorBoard's files, and a progress bar."""
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rich.text import Text
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 from mm3d.train.config import LoopConfig
+from mm3d.train.state import State
 
 LOG, CURVES = "log.jsonl", "curves.png"
 
@@ -47,21 +47,21 @@ class Log:
     """What one stage shows while it runs: log.jsonl, TensorBoard's files, and a live display of two lines with the bar
     and the latest numbers. Use it with `with`. Only the first rank writes files."""
 
-    def __init__(self, folder: Path, config: LoopConfig, stage: str, step: int, first: bool, console: Console) -> None:
-        """Lines of steps after `step` are removed, because those steps will be done again."""
-        self.path = folder / LOG if first else None
+    def __init__(self, state: State, config: LoopConfig, first: bool, console: Console) -> None:
+        """Lines of steps after that of the state are removed, because those steps will be done again."""
+        self.path = state.folder / LOG if first else None
         self.board: Any = None
         self.console = console
-        end = TimeRemainingColumn(elapsed_when_finished=True)
+        stage, end = state.learner.stage, TimeRemainingColumn(elapsed_when_finished=True)
         self.progress = Progress(
             TextColumn(stage), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), end, console=console
         )
-        self.task = self.progress.add_task(stage, total=config.steps, completed=step)
+        self.task = self.progress.add_task(stage, total=config.steps, completed=state.step)
         self.text = Text(overflow="ellipsis", no_wrap=True)
         self.live = Live(Group(self.progress, self.text), console=console)
         if self.path is None:
             return
-        kept = [line for line in read_log(folder) if line["step"] <= step]
+        kept = [line for line in read_log(state.folder) if line["step"] <= state.step]
         with replacing(self.path) as partial:
             partial.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
         if config.tensorboard:
@@ -69,7 +69,7 @@ class Log:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise InputError("loop.tensorboard needs TensorBoard; install it: pip install tensorboard.") from error
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            self.board = SummaryWriter(str(state.folder / "tensorboard"), purge_step=state.step + 1)
 
     def __enter__(self) -> "Log":
         self.live.start()
@@ -87,20 +87,14 @@ class Log:
             self.text.plain = f"epoch {line['epoch']}, data wait {line['wait']:.0%}, {terms}"
             self.progress.update(self.task, completed=line["step"])
         if self.path is not None:
-            plain = {name: _finite(value) for name, value in line.items()}
+            plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(f"{json.dumps(plain, allow_nan=False)}\n")
+                file.write(f"{json.dumps(plain)}\n")
         if self.board is not None:
             for name, value in line.items():
                 for key, number in value.items() if isinstance(value, dict) else [("", value)]:
                     self.board.add_scalar(f"{name}/{key}".rstrip("/"), number, line["step"])
             self.board.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def draw_curves(folder: Path) -> None:

@@ -40,9 +40,9 @@ from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, 
 from mm3d.train.config import DENSE, LoopConfig, OptimiserConfig, TrainConfig, read_config
 from mm3d.train.data import Batch, TrainingBreast, read_batches
 from mm3d.train.dense import DenseLearner
-from mm3d.train.log import Log, draw_curves, peak_memory
+from mm3d.train.log import Log, peak_memory
 from mm3d.train.state import CHECKPOINTS, State, find_checkpoints, load_checkpoint, make_state, save_checkpoint
-from mm3d.train.validate import METRICS, validate
+from mm3d.train.validate import validate
 
 CONFIG = "config.json"
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
@@ -50,7 +50,6 @@ STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
 MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
 # These settings change what the weights of a model mean, but not their shapes.
 MEANING = ("canonical_box", "attention_heads", "pixel_mean", "pixel_std")
-NORM, EPOCH, WAIT = "gradient_norm", "epoch", "wait"  # names in the log, beside the loss terms
 
 
 def run(
@@ -96,11 +95,13 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     if config.start_weights is not None:
         provenance["start"] = load_start(detector, config, console)
     if config.start == DENSE and not find_checkpoints(folder):
-        dense = DenseLearner(detector, config.dense.levels, autocast)
-        of_stage = provenance | {"stage": DENSE}
-        fit(fabric, make_dense_config(config), dense, breasts, cohorts, folder / DENSE, of_stage, console)
-    learner = DetectorLearner(detector, config.loss, autocast)
-    state = fit(fabric, config, learner, breasts, cohorts, folder, provenance, console)
+        stage = make_dense_config(config)
+        dense = fabric.to_device(DenseLearner(detector, config.dense.levels, autocast))
+        state = make_state(dense, stage.optimiser, folder / DENSE, provenance | {"stage": DENSE})
+        fit(fabric, stage, state, breasts, cohorts, console)
+    learner = fabric.to_device(DetectorLearner(detector, config.loss, autocast))
+    state = make_state(learner, config.optimiser, folder, provenance)
+    fit(fabric, config, state, breasts, cohorts, console)
     best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
     console.print(f"Wrote {folder}: {state.step} steps{best}.", soft_wrap=True, highlight=False)
     return state
@@ -229,33 +230,29 @@ class DetectorLearner(nn.Module):
 def fit(
     fabric: Fabric,
     config: TrainConfig,
-    learner: DetectorLearner | DenseLearner,
+    state: State,
     breasts: Sequence[TrainingBreast],
     cohorts: Sequence[ValidationCohort],
-    folder: Path,
-    provenance: dict[str, Any],
     console: Console,
-) -> State:
-    """Train from the last checkpoint of the folder, or from the start, to the last step."""
+) -> None:
+    """Train from the last checkpoint of the state's folder, or from the start, to the last step."""
     loop, rank, ranks = config.loop, fabric.global_rank, fabric.world_size
-    fabric.to_device(learner)
-    state = make_state(learner, config.optimiser)
-    for note in load_checkpoint(state, folder):
+    for note in load_checkpoint(state):
         console.print(note, soft_wrap=True, highlight=False)
-    model, optimiser = fabric.setup(learner, state.optimiser)
+    model, state.optimiser = fabric.setup(state.learner, state.optimiser)
     batches = read_batches(breasts, config, state.step * loop.accumulate, rank, ranks)
     rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log
-    with closing(batches), Log(folder, loop, learner.stage, state.step, rank == 0, console) as log:
+    with closing(batches), Log(state, loop, rank == 0, console) as log:
         while state.step < loop.steps and not state.stopped:
             rate = learning_rate(state.step, loop.steps, config.optimiser)
             for group in state.optimiser.param_groups:
                 group["lr"] = rate * group["factor"]
             # The generator of a step follows from its number, so checkpoints need not keep it.
             torch.manual_seed((loop.seed << 32) + state.step * ranks + rank)
-            rows.append(_step(fabric, config, state, model, optimiser, batches, folder))
+            rows.append(_step(fabric, config, state, model, batches))
             state.step += 1
             if state.average is not None:
-                state.average.update_parameters(learner)
+                state.average.update_parameters(state.learner)
             last = state.step == loop.steps
             if last or state.step % loop.log_every == 0:
                 summary = _summarise(rows, time.perf_counter() - since, loop)
@@ -264,11 +261,10 @@ def fit(
             validated = last or state.step % config.validate.every == 0
             if validated:
                 before = time.perf_counter()
-                _validate(fabric, config, state, cohorts, folder, provenance, log)
+                validate(fabric, config.validate, state, cohorts, log)
                 since += time.perf_counter() - before  # the log's speed is that of the steps
             if rank == 0 and (validated or state.step % loop.save_every == 0):
-                save_checkpoint(state, folder)
-    return state
+                save_checkpoint(state)
 
 
 def learning_rate(step: int, steps: int, config: OptimiserConfig) -> float:
@@ -284,19 +280,11 @@ def learning_rate(step: int, steps: int, config: OptimiserConfig) -> float:
     return rate
 
 
-def _step(
-    fabric: Fabric,
-    config: TrainConfig,
-    state: State,
-    model: Any,
-    optimiser: Any,
-    batches: Iterator[Batch],
-    folder: Path,
-) -> dict[str, float]:
-    """Make one update. Returns the loss terms over all ranks, the norm of the gradients, the epoch, and the seconds
+def _step(fabric: Fabric, config: TrainConfig, state: State, model: Any, batches: Iterator[Batch]) -> dict[str, Any]:
+    """Make one update. Returns the epoch, the loss terms over all ranks, the norm of the gradients, and the seconds
     spent waiting for data."""
     losses, waited = [], 0.0
-    optimiser.zero_grad()
+    state.optimiser.zero_grad()
     for i in range(config.loop.accumulate):
         start = time.perf_counter()
         batch = next(batches)
@@ -307,90 +295,44 @@ def _step(
             values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
             together: Any = fabric.all_reduce(values, reduce_op="mean")
             losses.append(dict(zip(("total", *terms), together.tolist(), strict=True)))
-            _check_finite(fabric, state, batch, losses[-1], folder)
+            _check_finite(fabric, state, batch, losses[-1])
             fabric.backward(total / config.loop.accumulate)
     limit = config.optimiser.clip or math.inf
-    norm: Any = fabric.clip_gradients(model, optimiser, max_norm=limit, error_if_nonfinite=False)
-    _check_finite(fabric, state, batch, {NORM: float(norm)}, folder)
-    optimiser.step()
-    return _mean(losses) | {NORM: float(norm), EPOCH: batch.epoch, WAIT: waited}
+    norm: Any = fabric.clip_gradients(model, state.optimiser, max_norm=limit, error_if_nonfinite=False)
+    numbers = {"gradient_norm": float(norm)}
+    _check_finite(fabric, state, batch, numbers)
+    state.optimiser.step()
+    return {"epoch": batch.epoch, "loss": _mean(losses), "wait": waited, **numbers}
 
 
 def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: fmean(row[name] for row in rows) for name in rows[0]}
 
 
-def _summarise(rows: Sequence[dict[str, float]], seconds: float, loop: LoopConfig) -> dict[str, Any]:
-    """The means of some steps, which took `seconds` together."""
-    loss = _mean(rows)
-    norm, waited = loss.pop(NORM), loss.pop(WAIT)
-    del loss[EPOCH]
+def _summarise(rows: Sequence[dict[str, Any]], seconds: float, loop: LoopConfig) -> dict[str, Any]:
+    """A line of the log: the means of some steps, which took `seconds` together."""
     return {
-        EPOCH: int(rows[-1][EPOCH]),
-        "loss": loss,
-        NORM: norm,
-        WAIT: waited * len(rows) / seconds,  # share of the time
+        "epoch": rows[-1]["epoch"],
+        "loss": _mean([row["loss"] for row in rows]),
+        "gradient_norm": fmean(row["gradient_norm"] for row in rows),
+        "wait": sum(row["wait"] for row in rows) / seconds,  # share of the time
         "breasts_per_second": len(rows) * loop.batch * loop.accumulate / seconds,
         "memory_mb": peak_memory(),
     }
 
 
-def _check_finite(fabric: Fabric, state: State, batch: Batch, numbers: dict[str, float], folder: Path) -> None:
+def _check_finite(fabric: Fabric, state: State, batch: Batch, numbers: dict[str, float]) -> None:
     """If a number is not finite, save the batch and the state before it, and stop."""
     wrong = ", ".join(f"{name} {value}" for name, value in numbers.items() if not math.isfinite(value))
     if not wrong:
         return
-    path = folder / "failed" / f"batch-rank-{fabric.global_rank}.safetensors"
+    path = state.folder / "failed" / f"batch-rank-{fabric.global_rank}.safetensors"
     about = {"step": state.step, "breasts": list(batch.names), "loss": {name: str(v) for name, v in numbers.items()}}
     weights.save_tensors(batch.tensors(), path, {"mm3d-batch": json.dumps(about)})
     if fabric.is_global_zero:
-        save_checkpoint(state, folder)
+        save_checkpoint(state)
     raise InputError(
         f"The loss is not finite at step {state.step + 1} ({wrong}), with the breasts {', '.join(batch.names)}; that "
-        f"batch is in {path} and the state before it in {folder / CHECKPOINTS}: look at the images, or start again "
-        "with a lower optimiser.learning_rate."
+        f"batch is in {path} and the state before it in {state.folder / CHECKPOINTS}: look at the images, or start "
+        "again with a lower optimiser.learning_rate."
     )
-
-
-def _validate(
-    fabric: Fabric,
-    config: TrainConfig,
-    state: State,
-    cohorts: Sequence[ValidationCohort],
-    folder: Path,
-    provenance: dict[str, Any],
-    log: Log,
-) -> None:
-    """Validate, and save the weights: always as the last, and as the best if they are."""
-    learner: Any = state.result
-    better = False
-    if cohorts:
-        learner.eval()
-        figures = validate(fabric, learner.predict, cohorts)
-        if learner.stage == DENSE:
-            figures = {"auc": figures["auc"]}  # without boxes there is nothing else to measure
-        state.model.train()
-        value = fmean(figures[name] for name in METRICS[config.validate.metric])
-        better = state.best is None or value > state.best
-        if better:
-            state.best, state.best_step, state.worse, state.figures = value, state.step, 0, figures
-        else:
-            state.worse += 1
-            state.stopped = 0 < config.validate.patience <= state.worse
-        log.write({"step": state.step, "validation": figures, "best": better})
-        shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if not math.isnan(figure))
-        log.console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
-    if fabric.is_global_zero:
-        if better:
-            save_weights(learner.detector, folder / "best.safetensors", provenance, state.step, state.figures)
-        save_weights(learner.detector, folder / "last.safetensors", provenance, state.step, {})
-        draw_curves(folder)
-
-
-def save_weights(
-    detector: Detector, path: Path, provenance: dict[str, Any], step: int, figures: dict[str, float]
-) -> None:
-    """Write a weights file that says how it was made."""
-    # Everybody who uses the weights must see that the breasts were synthetic.
-    use = " ".join([weights.RESEARCH_ONLY, *(f"Of the training data: {note}" for note in provenance["notes"])])
-    weights.save(detector, path, provenance | {"step": step, "validation": figures}, use)

@@ -7,6 +7,7 @@ before it is kept. It holds no random state: order, augmentation and the generat
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,17 +22,18 @@ from mm3d.train.config import OptimiserConfig
 CHECKPOINTS = "checkpoints"
 HEADER = "mm3d-training"
 IN_HEADER = ("step", "best", "best_step", "worse", "stopped", "figures")
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # of AdamW, for each parameter
 KEPT = 2
 
 
 @dataclass
 class State:
-    """What learns, and how far it is."""
+    """What learns, where it is kept, and how far it is."""
 
-    model: nn.Module  # a learner: the detector, or what the dense stage trains of it, with its loss
+    learner: Any  # DetectorLearner or DenseLearner: a module that returns its loss, and predicts
     optimiser: torch.optim.Optimizer
-    average: AveragedModel | None  # the moving average of the model, if there is one
+    average: AveragedModel | None  # the moving average of the learner, if there is one
+    folder: Path  # of the run, or of its dense stage
+    provenance: dict[str, Any]  # what weights files say of the training
     step: int = 0  # steps done
     best: float | None = None  # the deciding figure of the best validation
     best_step: int = 0  # its step
@@ -40,21 +42,22 @@ class State:
     figures: dict[str, float] = field(default_factory=dict)  # all figures of the best validation
 
     @property
-    def result(self) -> nn.Module:
+    def result(self) -> Any:
         """What is validated and saved as weights."""
-        return self.model if self.average is None else self.average.module
+        return self.learner if self.average is None else self.average.module
 
 
-def make_state(model: nn.Module, config: OptimiserConfig) -> State:
-    return State(model, make_optimiser(model, config), make_average(model, config.ema) if config.ema else None)
+def make_state(learner: nn.Module, config: OptimiserConfig, folder: Path, provenance: dict[str, Any]) -> State:
+    """The state before the first step."""
+    average = make_average(learner, config.ema) if config.ema else None
+    return State(learner, make_optimiser(learner, config), average, folder, provenance)
 
 
 def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
     """AdamW with two groups: backbone and FPN, and the rest. Each has its factor of the learning rate."""
-    backbone: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        (backbone if "backbone." in name else others).append(parameter)
+    named = list(model.named_parameters())
+    backbone = [parameter for name, parameter in named if "backbone." in name]
+    others = [parameter for name, parameter in named if "backbone." not in name]
     return torch.optim.AdamW(
         [{"params": backbone, "factor": config.backbone_factor}, {"params": others, "factor": 1.0}],
         lr=config.learning_rate,
@@ -77,20 +80,20 @@ def make_average(model: nn.Module, decay: float) -> AveragedModel:
     return averaged
 
 
-def save_checkpoint(state: State, folder: Path) -> None:
+def save_checkpoint(state: State) -> None:
     """Write a checkpoint, then remove all but the last two."""
-    tensors = {f"learner/{name}": tensor for name, tensor in state.model.state_dict().items()}
-    for name, parameter in state.model.named_parameters():
+    tensors = {f"learner/{name}": tensor for name, tensor in state.learner.state_dict().items()}
+    for name, parameter in state.learner.named_parameters():
         for moment, tensor in state.optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser/{name}/{moment}"] = tensor
     if state.average is not None:
         tensors |= {f"average/{name}": tensor for name, tensor in state.average.module.state_dict().items()}
     header = json.dumps({name: getattr(state, name) for name in IN_HEADER})
     try:
-        save_tensors(tensors, folder / CHECKPOINTS / f"step-{state.step:08d}.safetensors", {HEADER: header})
+        save_tensors(tensors, state.folder / CHECKPOINTS / f"step-{state.step:08d}.safetensors", {HEADER: header})
     except InputError as error:
         raise InputError(f"{error} The checkpoint before it is kept: continue with --resume.") from error
-    for old in find_checkpoints(folder)[:-KEPT]:
+    for old in find_checkpoints(state.folder)[:-KEPT]:
         old.unlink(missing_ok=True)
 
 
@@ -99,11 +102,11 @@ def find_checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / CHECKPOINTS).glob("step-*.safetensors"))
 
 
-def load_checkpoint(state: State, folder: Path) -> list[str]:
+def load_checkpoint(state: State) -> list[str]:
     """Load the newest checkpoint that can be read, if there is any. Returns what to tell the user of the others."""
-    remove_partial(folder / CHECKPOINTS)
+    remove_partial(state.folder / CHECKPOINTS)
     notes: list[str] = []
-    for path in reversed(find_checkpoints(folder)):
+    for path in reversed(find_checkpoints(state.folder)):
         try:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})[HEADER])
@@ -129,15 +132,14 @@ def load_checkpoint(state: State, folder: Path) -> list[str]:
 
 
 def _load_tensors(state: State, tensors: dict[str, Tensor]) -> None:
-    parts: dict[str, dict[str, Tensor]] = {"learner": {}, "optimiser": {}, "average": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = tensor
-    state.model.load_state_dict(parts["learner"])
+    def of(part: str) -> dict[str, Tensor]:
+        return {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+
+    state.learner.load_state_dict(of("learner/"))
     if state.average is not None:
-        state.average.module.load_state_dict(parts["average"])
-    for name, parameter in state.model.named_parameters():
-        saved = {m: parts["optimiser"][f"{name}/{m}"] for m in MOMENTS if f"{name}/{m}" in parts["optimiser"]}
-        if saved:  # AdamW keeps the count of steps on the CPU, and the moments beside the parameter
-            moved = {m: torch.empty_like(parameter).copy_(saved[m]) for m in MOMENTS if m != "step"}
-            state.optimiser.state[parameter] = saved | moved
+        state.average.module.load_state_dict(of("average/"))
+    for name, parameter in state.learner.named_parameters():
+        for moment, saved in of(f"optimiser/{name}/").items():
+            # AdamW keeps the count of steps on the CPU, and the moments beside the parameter.
+            moved = saved if moment == "step" else torch.empty_like(parameter).copy_(saved)
+            state.optimiser.state[parameter][moment] = moved

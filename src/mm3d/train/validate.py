@@ -4,7 +4,8 @@ To add a figure, compute it in `measure`. `METRICS` lists what can decide which 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,28 +13,64 @@ import torch
 from lightning_fabric import Fabric
 
 from mm3d.data.inputs import modality_of
-from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.evaluate.match import EvaluateSettings, froc_scores, highest_findings, match_predictions
 from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
+from mm3d.model import weights
 from mm3d.output.predictions import BreastPrediction, Predictions
 from mm3d.train.cohorts import ValidationCohort
+from mm3d.train.config import DENSE, ValidateConfig
+from mm3d.train.log import Log, draw_curves
+from mm3d.train.state import State
 
 # The figures whose mean decides which weights are the best, for each value of validate.metric. Higher is better.
 METRICS = {"recall": ("recall@0.25",), "auc": ("auc",), "auc_max": ("auc_max",), "mean": ("recall@0.25", "auc")}
 
-Predict = Callable[[PreparedBreast, ValidationCohort], BreastPrediction]
+
+def validate(
+    fabric: Fabric, config: ValidateConfig, state: State, cohorts: Sequence[ValidationCohort], log: Log
+) -> None:
+    """Validate, and save the weights: always as the last, and as the best if they are."""
+    learner, better = state.result, False
+    if cohorts:
+        learner.eval()
+        figures = predict_and_measure(fabric, learner, cohorts)
+        state.learner.train()
+        value = fmean(figures[name] for name in METRICS[config.metric])
+        better = state.best is None or value > state.best
+        if better:
+            state.best, state.best_step, state.worse, state.figures = value, state.step, 0, figures
+        else:
+            state.worse += 1
+            state.stopped = 0 < config.patience <= state.worse
+        log.write({"step": state.step, "validation": figures, "best": better})
+        shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if not math.isnan(figure))
+        log.console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
+    if fabric.is_global_zero:
+        if better:
+            save_weights(state, "best.safetensors", state.figures)
+        save_weights(state, "last.safetensors", {})
+        draw_curves(state.folder)
 
 
-def validate(fabric: Fabric, predict: Predict, cohorts: Sequence[ValidationCohort]) -> dict[str, float]:
+def save_weights(state: State, name: str, figures: dict[str, float]) -> None:
+    """Write a weights file that says how it was made."""
+    # Everybody who uses the weights must see that the breasts were synthetic.
+    use = [weights.RESEARCH_ONLY, *(f"Of the training data: {note}" for note in state.provenance["notes"])]
+    provenance = state.provenance | {"step": state.step, "validation": figures}
+    weights.save(state.result.detector, state.folder / name, provenance, " ".join(use))
+
+
+def predict_and_measure(fabric: Fabric, learner: Any, cohorts: Sequence[ValidationCohort]) -> dict[str, float]:
     """Predict the breasts of all cohorts and return the figures. Ranks share the breasts; the first one measures."""
     rank, ranks = fabric.global_rank, fabric.world_size
-    predicted = [[predict(breast, cohort) for breast in cohort.breasts[rank::ranks]] for cohort in cohorts]
+    predicted = [[learner.predict(breast, cohort) for breast in cohort.breasts[rank::ranks]] for cohort in cohorts]
     if ranks > 1:
         parts: list[Any] = [None] * ranks
         torch.distributed.all_gather_object(parts, predicted)
         predicted = [[breast for part in parts for breast in part[number]] for number in range(len(cohorts))]
-    return fabric.broadcast(measure(cohorts, predicted) if rank == 0 else {})
+    figures = fabric.broadcast(measure(cohorts, predicted) if rank == 0 else {})
+    return {"auc": figures["auc"]} if learner.stage == DENSE else figures  # the dense stage has no boxes to measure
 
 
 def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[BreastPrediction]]) -> dict[str, float]:
