@@ -6,13 +6,13 @@ python -m mm3d.experiments.steps cohort NAME CORES | run JOB | gallery | report
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 
 from rich.console import Console
 
-from mm3d.experiments import end_with_parent
 from mm3d.experiments.cohorts import make_cohort
 from mm3d.experiments.gallery import draw_gallery
 from mm3d.experiments.report import duration, write_report
@@ -20,6 +20,18 @@ from mm3d.experiments.results import Result, read_results
 from mm3d.experiments.run import OUTPUT, execute, folder_of
 from mm3d.experiments.workflow import FAILED, WORKFLOW, read_workflow
 from mm3d.shared.errors import InputError
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends. A killed study must not leave processes that its next start would meet."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def main(step: str, *arguments: str) -> int:

@@ -13,8 +13,10 @@ A run with a result is finished. A run that was interrupted continues from its l
 only the runs that start from it.
 """
 
+import filecmp
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +27,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
 
 from mm3d.experiments.cohorts import check_cohorts
@@ -43,7 +44,7 @@ from mm3d.shared.workers import worker_count
 
 SNAKEFILE = Path(__file__).with_name("Snakefile")
 WORKFLOW, FAILED, LOG, STARTS = "workflow.json", "failed.txt", "snakemake.log", "starts"
-GALLERY, PAGE = "gallery.done", "study.md"  # outputs of the Snakefile
+OUTPUTS = (FAILED, "gallery.done", "study.md")  # of a call of Snakemake; those of an earlier one are removed
 # Results are written whole or not at all, so none is incomplete. After a kill, Snakemake's own lock would have to be
 # removed by hand; that of lock_folder is free.
 OPTIONS = ("--keep-going", "--nolock", "--ignore-incomplete", "--drop-metadata", "--rerun-triggers", "mtime")
@@ -114,7 +115,7 @@ def run(
     )
     if dry_run:
         with tempfile.TemporaryDirectory() as empty:
-            call_snakemake(workflow, Path(empty), ["runs", "--dry-run", "--quiet", "host", "reason"], snakemake)
+            call_snakemake(workflow, Path(empty), snakemake, "--dry-run", "--quiet", "host", "reason")
         say(console, f"{len(left)} of {len(chosen)} runs are left.")
         return 0
     check_download(study, download)
@@ -123,17 +124,10 @@ def run(
     with lock_folder(folder):
         blocked = copy_shipped(study, left, finished, folder, console)
         to_run = tuple(job.name for job in left if job.name not in blocked)
-        workflow = replace(workflow, given=copy_given(given, folder), left=to_run)
-        targets = ["runs"]
-        if study.gallery and all(job.name in (*finished, *to_run) for job in study.gallery_jobs):
-            targets.append(GALLERY)
-        if len(finished) + len(to_run) == len(study.jobs) and to_run:
-            targets.append(PAGE)
-        for name in (GALLERY, PAGE, FAILED):
+        for name in OUTPUTS:
             (folder / name).unlink(missing_ok=True)
         try:
-            if to_run or GALLERY in targets:
-                call_snakemake(workflow, workflow.folder, targets, snakemake)
+            call_snakemake(replace(workflow, given=copy_given(given, folder), left=to_run), folder, snakemake)
         except KeyboardInterrupt:
             say(console, "Interrupted; the same command continues.")
             return 130
@@ -193,14 +187,13 @@ def check_download(study: StudySpec, download: Path | None) -> None:
 
 def copy_given(given: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Copy start weights into the study's folder. Results and configurations name the copies."""
-    copies = {}
+    copies = {name: str(Path(STARTS, f"{name}.safetensors")) for name in given}
     for name, path in given.items():
-        copies[name] = str(Path(STARTS, f"{name}.safetensors"))
-        target, content = folder / copies[name], Path(path).read_bytes()
-        if target.is_file() and target.read_bytes() != content:
+        target = folder / copies[name]
+        if target.is_file() and not filecmp.cmp(path, target, shallow=False):
             raise InputError(f"{folder} was run from other start weights than {path}; give another folder with -o.")
         with replacing(target) as partial:
-            partial.write_bytes(content)
+            shutil.copyfile(path, partial)
     return copies
 
 
@@ -222,7 +215,7 @@ def copy_shipped(
             say(console, f"{name} has a result, but its weights {target} are not there; {remedy}.")
             continue
         with replacing(target) as partial:
-            partial.write_bytes(shipped.read_bytes())
+            shutil.copyfile(shipped, partial)
         write_recipe(target, result.recipe)
         say(console, f"{name}: its weights are those that come with mm3d, {shipped.name}.")
     blocked = {name for name, start in needed.items() if start in lost}
@@ -233,37 +226,28 @@ def copy_shipped(
 
 def find_commit(folder: Path) -> str:
     """The commit of the code, with a + if files differ from it. Empty outside a repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     try:
-        said = [
-            subprocess.run(["git", *what], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-            for what in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        ]
-    except (OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
         return ""
-    return said[0] + ("+" if said[1] else "")
 
 
-def call_snakemake(workflow: Workflow, directory: Path, targets: Sequence[str], more: Sequence[str]) -> None:
-    """Run Snakemake in a directory, and end it with all its processes if this one is interrupted."""
+def call_snakemake(workflow: Workflow, directory: Path, given: Sequence[str], *options: str) -> None:
+    """Run Snakemake in a directory, and end it with all its steps if this process is interrupted.
+
+    `given` are options of the user, who then also says how many cores there are, and sees what Snakemake says."""
     save_json(directory / WORKFLOW, to_dict(workflow))
-    command = [sys.executable, "-m", "snakemake", *targets, *OPTIONS, "--snakefile", str(SNAKEFILE)]
+    command = [sys.executable, "-m", "snakemake", *OPTIONS, *options, "--snakefile", str(SNAKEFILE)]
     command += ["--directory", str(directory), "--configfile", str(directory / WORKFLOW)]
-    command += more or ["--cores", str(workflow.cores)]
+    command += given or ["--cores", str(workflow.cores)]
     with (directory / LOG).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stderr=None if more else log,  # a user who gives options of Snakemake wants to see what it says
-            start_new_session=True,
-        )
+        stderr = None if given else log
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
         try:
             process.wait()
         except KeyboardInterrupt:
-            steps = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(signal.SIGINT)  # it then cancels jobs on a cluster, but waits for those on this machine
-            for step in steps:
-                with suppress(psutil.NoSuchProcess):
-                    step.kill()
+            os.killpg(process.pid, signal.SIGINT)  # steps end, and Snakemake cancels those on a cluster
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=30)
             process.kill()
