@@ -144,9 +144,9 @@ def test_replicates_of_the_auc_are_aucs_of_drawn_patients() -> None:
 
 
 def _study(runs: dict[str, tuple[int, ...]]) -> StudySpec:
-    cohort = CohortSpec(breasts=1, slices=1)
+    cohorts = {name: CohortSpec(breasts=1, slices=1, seed=seed) for seed, name in enumerate(("train", "test"))}
     lines = tuple(RunSpec(name, name, (), start="random", seeds=seeds) for name, seeds in runs.items())
-    return StudySpec("s", "s", {"train": cohort, "test": cohort}, {"finetune": {}}, lines)
+    return StudySpec("s", "s", cohorts, {"finetune": {}}, lines)
 
 
 def made_up_study(found: dict[str, list[NDArray[np.int64]]], patients: int = 200) -> Statistics:

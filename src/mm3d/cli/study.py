@@ -1,15 +1,14 @@
 """`mm3d study` on the command line."""
 
 import argparse
-import os
 import signal
 from pathlib import Path
 
-from mm3d.cli.options import FOR_TORCH
+from mm3d.cli.options import Commands
 from mm3d.shared.errors import InputError
 
 
-def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_study(commands: Commands) -> None:
     study = commands.add_parser(
         "study",
         help="run the paper's comparisons, and write a page of their results",
@@ -52,7 +51,6 @@ def add_study(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def _study(arguments: argparse.Namespace) -> int:
-    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     if arguments.study in ("report", "ship"):
         for option in ("only", "jobs", "dry_run", "start", "snakemake"):
             if getattr(arguments, option):

@@ -76,7 +76,6 @@ def make_cohort(study: StudySpec, name: str, download: Path | None, jobs: int, c
 
 def pool_folder(source: Path, target: Path, settings: PrepareSettings, console: Console) -> None:
     """Make a prepared folder with fewer slices from one with more."""
-    (target / "views").mkdir(parents=True, exist_ok=True)
     remove_partial(target / "views")
     breasts = read_breasts(source)
     keys: dict[str, str] = {}

@@ -30,7 +30,6 @@ def write_pictures(
     folder: Path, scenes: int, seed: int, share: float, shape: tuple[int, int], console: Console
 ) -> None:
     """Write a prepared folder of `scenes`, a share of which have rings, as pictures (1, H, W) of `shape`."""
-    (folder / "views").mkdir(parents=True, exist_ok=True)
     remove_partial(folder / "views")
     breasts: list[Breast] = []
     keys: dict[str, str] = {}

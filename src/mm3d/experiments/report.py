@@ -73,13 +73,11 @@ def render_page(statistics: Statistics, results: Path, pictures: Sequence[str]) 
     environment = Environment(
         loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False
     )
-    environment.globals |= {
-        "study": study,
-        "statistics": statistics,
-        "cells": Cells(statistics),
-        "heads": list(HEADS.values()),
-    }
     text = environment.get_template("page.md").render(
+        study=study,
+        statistics=statistics,
+        cells=Cells(statistics),
+        heads=list(HEADS.values()),
         cohort=statistics.cohort,
         results=results,
         pictures=pictures,
@@ -177,15 +175,6 @@ class Cells:
         """A figure of the run that this one is tested against, its own, and p."""
         figures = [show_figure(self.statistics.figure(name, metric)) for name in (run.against, run.name)]
         return [*figures, show_p(self.statistics.difference(run.against, run.name, metric))]
-
-    def cohort(self, name: str) -> list[str]:
-        """Source, breasts, seed, and how probable malignant and benign breasts are."""
-        cohort, shares = self.study.cohorts[name], ["", "", "", ""]
-        source = {"bcs-dbt": "BCS-DBT", "cohort": cohort.of}.get(cohort.source, cohort.source)
-        if cohort.breasts:
-            benign = f"{cohort.benign:.0%}" if cohort.source == "phantom" else ""
-            shares = [f"{cohort.breasts:,}", str(cohort.seed), f"{cohort.malignant:.0%}", benign]
-        return [f"{source}, {cohort.split}" if cohort.split else source, *shares]
 
     def cost(self, run: RunSpec) -> list[str]:
         """Memory and time of a training."""

@@ -111,12 +111,8 @@ def execute(study: StudySpec, job: Job, results: Path, given: dict[str, str], co
             scores=compact(measured.matched),
         )
         write_result(result, results)
-        for name in (
-            CHECKPOINTS,
-            f"{DENSE}/{CHECKPOINTS}",
-            PROJECTIONS,
-        ):  # only an unfinished run needs them
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for unfinished in (CHECKPOINTS, f"{DENSE}/{CHECKPOINTS}", PROJECTIONS):  # what only an unfinished run needs
+            shutil.rmtree(folder / unfinished, ignore_errors=True)
     return result
 
 

@@ -5,6 +5,7 @@ A run is a point on the four axes of docs/design.md (input, fusion, start, data)
 
 import re
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -170,29 +171,52 @@ class StudySpec:
     """Paragraphs for the page, written after the study: what its results mean."""
 
     def __post_init__(self) -> None:
-        names = [run.name for run in self.runs]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"two runs are called {name!r}; rename one.")
-        cohorts = list(self.cohorts)
-        for name, cohort in self.cohorts.items():
-            if cohort.of:
-                check_known(f"the cohort {name!r}", "of", cohort.of, cohorts)
-        for run in self.runs:
-            where = f"the run {run.name!r}"
-            check_known(where, "start", run.start, [*names, *self.given, RANDOM, DENSE])
-            check_known(where, "stage", run.stage, [*self.stages, INFERENCE_ONLY])
-            check_known(where, "against", run.against or run.name, names)
-            for name in (run.test, *(pool.cohort for pool in self.pools(run))):
-                check_known(where, "test or train", name, cohorts)
-            if run.stage == INFERENCE_ONLY and run.start in (RANDOM, DENSE):
-                raise InputError(f"{where} trains nothing and has no weights; name weights with start.")
+        self._check_cohorts()
+        self._check_runs()
+        self._check_stages()
         for job in self.jobs.values():
             self.line_of(job)
+        names = [run.name for run in self.runs]
         for name in (*self.gallery, *(name for one in self.expect for pair in one.ahead for name in pair)):
             check_known("the study", "gallery or expect", name, names)
         if self.gallery and (last := self.run(self.gallery[-1])).input != "volume":
             raise InputError(f"the last run of the gallery must be of volumes, but {last.name!r} is of {last.input}.")
+
+    def _check_cohorts(self) -> None:
+        seeds: dict[int, str] = {}
+        for name, cohort in self.cohorts.items():
+            if cohort.of:
+                check_known(f"the cohort {name!r}", "of", cohort.of, self.cohorts)
+            if cohort.source == "phantom":
+                self.trial_of(name)
+                if (other := seeds.setdefault(cohort.seed, name)) != name:
+                    raise InputError(f"{other} and {name} have one seed, so the same patients; give each its own.")
+
+    def _check_runs(self) -> None:
+        names = [run.name for run in self.runs]
+        for run in self.runs:
+            where = f"the run {run.name!r}"
+            if names.count(run.name) > 1:
+                raise InputError(f"two runs are called {run.name!r}; rename one.")
+            check_known(where, "start", run.start, [*names, *self.given, RANDOM, DENSE])
+            check_known(where, "stage", run.stage, [*self.stages, INFERENCE_ONLY])
+            check_known(where, "against", run.against or run.name, names)
+            for name in (run.test, *(pool.cohort for pool in self.pools(run))):
+                check_known(where, "test or train", name, self.cohorts)
+            if run.stage == INFERENCE_ONLY and run.start in (RANDOM, DENSE):
+                raise InputError(f"{where} trains nothing and has no weights; name weights with start.")
+
+    def _check_stages(self) -> None:
+        """Find a wrong setting of a training before the first hour of work."""
+        used = sorted({run.stage for run in self.runs})
+        for name, stage in self.stages.items():
+            if name not in used:
+                raise InputError(f"no run uses [stages.{name}]; the stages of its runs: {', '.join(used)}.")
+            settings = _merge(self.training, stage)
+            if "start" in settings or "train" in settings.get("data", {}):
+                raise InputError(f"[stages.{name}] has start or data.train, which runs decide; leave it out.")
+            data = settings.get("data", {}) | {"train": [{"folder": "cohort"}]}
+            make_config({"model": {}} | settings | {"data": data}, f"[stages.{name}]")
 
     def run(self, name: str) -> RunSpec:
         return next(run for run in self.runs if run.name == name)
@@ -285,7 +309,7 @@ class StudySpec:
         return from_dict(Trial, self.trial | own, f"the cohort {cohort}")
 
 
-def check_known(where: str, setting: str, value: str, known: list[str]) -> None:
+def check_known(where: str, setting: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         raise InputError(f"{where} has {setting} = {value!r}, which is not one of {', '.join(known)}.")
 
@@ -310,29 +334,4 @@ def read_study(name: str) -> StudySpec:
         raise InputError(f"{path} is not TOML ({error}); correct it.") from error
     if "name" in content:
         raise InputError(f"{path} has the setting name, but a study has the name of its file; leave it out.")
-    study = from_dict(StudySpec, content | {"name": path.stem}, str(path))
-    _check_stages(study, str(path))
-    seeds: dict[int, str] = {}
-    for cohort_name, cohort in study.cohorts.items():
-        if cohort.source == "phantom":
-            study.trial_of(cohort_name)
-            if (other := seeds.setdefault(cohort.seed, cohort_name)) != cohort_name:
-                raise InputError(
-                    f"{path}: {other} and {cohort_name} have one seed, so the same patients; give each its own."
-                )
-    return study
-
-
-def _check_stages(study: StudySpec, where: str) -> None:
-    """Find a wrong setting of a training before the first hour of work."""
-    used = {run.stage for run in study.runs}
-    for name, stage in study.stages.items():
-        if name not in used:
-            raise InputError(
-                f"{where}: no run uses [stages.{name}]; the stages of its runs: {', '.join(sorted(used))}."
-            )
-        settings = _merge(study.training, stage)
-        if "start" in settings or "train" in settings.get("data", {}):
-            raise InputError(f"{where}: [stages.{name}] has start or data.train, which runs decide; leave it out.")
-        data = settings.get("data", {}) | {"train": [{"folder": "cohort"}]}
-        make_config({"model": {}} | settings | {"data": data}, f"{where}: [stages.{name}]")
+    return from_dict(StudySpec, content | {"name": path.stem}, str(path))

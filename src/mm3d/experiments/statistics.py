@@ -47,11 +47,9 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Figure):
     """One method against another. It is positive if the first is ahead."""
 
-    value: float
-    error: float
     p: float
 
 

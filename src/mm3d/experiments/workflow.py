@@ -141,16 +141,9 @@ def choose_jobs(study: StudySpec, only: Sequence[str], given: Mapping[str, str],
     """The jobs of some runs, or of all, with those that they start from. Jobs without start weights are left out."""
     for name in only:
         check_known("the study", "--only", name, [run.name for run in study.runs])
-    chosen: set[str] = set()
-    absent: dict[str, None] = {}
-    for job in study.jobs.values():
-        if only and job.run.name not in only:
-            continue
-        line = study.line_of(job)
-        if line[-1].run.start in study.given and line[-1].run.start not in given:
-            absent[line[-1].run.start] = None
-        else:
-            chosen |= {one.name for one in line}
+    lines = [study.line_of(job) for job in study.jobs.values() if not only or job.run.name in only]
+    absent = {line[-1].run.start: None for line in lines if line[-1].run.start in set(study.given) - set(given)}
+    chosen = {job.name for line in lines if line[-1].run.start not in absent for job in line}
     for name in absent:
         say(console, f"note: no --start {name}=WEIGHTS was given; runs that start from it are left out.")
     if not chosen:
