@@ -6,8 +6,8 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage, 130
 import argparse
 import dataclasses
 import functools
-import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from mm3d.cli.options import FOR_TORCH, Commands, add_preparation, given_prepara
 from mm3d.cli.predict import add_predict
 from mm3d.cli.study import add_study
 from mm3d.data.datasets import DATASETS, find_reader
-from mm3d.shared.errors import InputError
+from mm3d.shared.errors import InputError, describe_error
 
 DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
 # Options of `phantom` that are settings of the trial, by the names they have there.
@@ -37,11 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.update(FOR_TORCH | os.environ)  # before the command imports torch
     try:
         return arguments.run(arguments)
-    except InputError as error:
-        print(f"mm3d: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"mm3d: cannot read or write {error.filename or 'a file'}: {error.strerror}.", file=sys.stderr)
+    except (InputError, OSError) as error:
+        print(f"mm3d: {describe_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mm3d: interrupted.", file=sys.stderr)
@@ -60,30 +57,30 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mm3d",
         description="Detect breast cancer in digital breast tomosynthesis with M&M-3D. For research, not for clinical "
-        "use. 'mm3d COMMAND --help' explains a command.",
+        "use. Start with 'mm3d demo'. 'mm3d COMMAND --help' explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"mm3d {__version__}")
     command: Any = functools.partial(argparse.ArgumentParser, formatter_class=HelpFormatter)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=command)
     _add_demo(commands)
-    _add_info(commands)
+    add_predict(commands)
+    _add_view(commands)
     _add_prepare(commands)
     _add_phantom(commands)
+    _add_import_weights(commands)
     _add_train(commands)
-    add_predict(commands)
     add_evaluate(commands)
     add_study(commands)
-    _add_view(commands)
-    _add_import_weights(commands)
+    _add_info(commands)
     return parser
 
 
-def _call(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    """What runs a command: the function of the module, which is imported only then, with the options as arguments."""
+def _call(function: str) -> Callable[[argparse.Namespace], int]:
+    """What runs a command: the function, whose module is imported only then, with the options as arguments."""
 
     def run(arguments: argparse.Namespace) -> int:
-        options: dict[str, Any] = {name: value for name, value in vars(arguments).items() if name != "run"}
-        return getattr(importlib.import_module(module), function)(**options) or 0
+        options = {name: value for name, value in vars(arguments).items() if name != "run"}
+        return pkgutil.resolve_name(function)(**options) or 0
 
     return run
 
@@ -91,44 +88,49 @@ def _call(module: str, function: str) -> Callable[[argparse.Namespace], int]:
 def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser(
         "demo",
-        help="make a synthetic exam with a cancer and predict it",
-        description="Make a synthetic tomosynthesis exam of four views with a cancer, as DICOM files, and predict it. "
-        "Look at OUT/report.html; the other results are OUT/sr/*.dcm, OUT/predictions.csv and OUT/run.json. The last "
-        "lines tell for each cancer whether it was found. The command replaces nothing in OUT but an earlier demo.",
+        help="try mm3d on a synthetic exam with a cancer",
+        description="Make a synthetic tomosynthesis exam, with four views and a cancer, as DICOM files in OUT/exam. "
+        "Then run the detector on it, as 'mm3d predict' does. Open OUT/report.html in a browser; the other results are "
+        "for programs. The last lines that are printed say for each cancer whether it was found. In OUT, nothing but "
+        "an earlier demo is replaced.",
     )
     demo.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write")
     demo.add_argument("--seed", type=seed, metavar="N", default=DEMO_SEED, help="another seed gives another exam")
-    demo.add_argument(
-        "--weights", type=Path, metavar="WEIGHTS", help="a weights file, a run folder, dbt (default) or ffdm"
-    )
-    demo.set_defaults(run=_call("mm3d.cli.demo", "demo"))
+    weights = "a weights file, the folder of a training, or weights that come with mm3d: dbt (default), ffdm"
+    demo.add_argument("--weights", type=Path, metavar="WEIGHTS", help=weights)
+    demo.set_defaults(run=_call("mm3d.cli.demo:demo"))
 
 
-def _add_info(commands: Commands) -> None:
-    info = commands.add_parser(
-        "info",
-        help="print versions, device, threads and shipped weights",
-        description="Print the versions, the device and the threads that mm3d will use, and the shipped weights.",
+def _add_view(commands: Commands) -> None:
+    view = commands.add_parser(
+        "view",
+        help="open the reports of a folder in a browser",
+        description="Show the reports that 'mm3d predict' or 'mm3d demo' wrote in a browser, until Ctrl-C. They can be "
+        "opened only on this computer, and only with the address that is printed. docs/report.md explains the reports.",
     )
-    info.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
-    info.set_defaults(run=_call("mm3d.cli.info", "print_info"))
+    view.add_argument("folder", type=Path, metavar="OUT", help="the folder of the results")
+    view.add_argument("--no-browser", action="store_false", dest="browser", help="only print the address")
+    view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address; 0 is any free one")
+    view.set_defaults(run=_call("mm3d.output.report.serve:view"))
 
 
 def _add_prepare(commands: Commands) -> None:
     prepare = commands.add_parser(
         "prepare",
-        help="read a downloaded dataset or a folder of DICOM exams and write prepared views",
-        description="Read a dataset as it was downloaded, check it, and write prepared views. They are cropped to the "
-        "breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A second run "
-        "does only what is missing. The exit code is 1 if some views failed (see OUT/problems.csv) or nothing could be "
-        "done. docs/data.md describes the datasets.",
+        help="make a downloaded dataset, or your own DICOM exams, ready for training and evaluation",
+        description="Read a dataset as it was downloaded, check it, and write prepared views: images that are cropped "
+        "to the breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A "
+        "second run does only what is missing. Exit code 1 means that some views failed (see OUT/problems.csv) or that "
+        "nothing could be done. docs/data.md describes the datasets.",
     )
     known = "; ".join(f"{name}: {about}" for name, (_, about) in DATASETS.items())
     prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=known)
-    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the downloaded dataset, or your own exams")
+    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the download, or of your own exams")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
     add_preparation(prepare)
-    prepare.add_argument("--jobs", type=int, help="number of worker processes (default: one for each core)")
+    prepare.add_argument(
+        "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
+    )
     prepare.set_defaults(run=_prepare)
 
 
@@ -143,13 +145,15 @@ def _prepare(arguments: argparse.Namespace) -> int:
 def _add_phantom(commands: Commands) -> None:
     phantom = commands.add_parser(
         "phantom",
-        help="make a virtual clinical trial: synthetic breasts as mammograms and tomosynthesis, with the truth",
-        description="Make synthetic breasts with labels and boxes. Each has a mammogram and a tomosynthesis volume of "
-        "CC and of MLO. The same options give the same bytes. If a run was killed, the same command continues it. The "
-        "same command with more --breasts extends the trial. 'mm3d prepare tables OUT' reads the result like a "
-        "download. See docs/phantom.md.",
+        help="make a virtual clinical trial: mammograms and tomosynthesis of synthetic breasts, with annotations",
+        description="Make synthetic breasts with labels, and with boxes around their findings. Each breast has a "
+        "mammogram and a tomosynthesis volume in each of two views, CC and MLO. The same options give the same bytes. "
+        "If a run was killed, the same command continues it. With more --breasts, it extends the trial. 'mm3d prepare "
+        "tables OUT' reads the result like a download. docs/phantom.md has more.",
     )
-    phantom.add_argument("output", type=Path, metavar="OUT", help="a new folder, or one of the same trial")
+    phantom.add_argument(
+        "output", type=Path, metavar="OUT", help="the folder to write: new, empty, or of the same trial"
+    )
     option = phantom.add_argument_group("the trial").add_argument
     option("--breasts", type=whole_number, default=100, metavar="N", help="number of breasts")
     option("--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts")
@@ -158,14 +162,16 @@ def _add_phantom(commands: Commands) -> None:
     vendors = "vendor of the tomosynthesis system; mixed draws one for each patient"
     option("--system", choices=("hologic", "siemens", "ge", "mixed"), default="hologic", help=vendors)
     option("--malignant", type=share, default=0.4, metavar="P", help="probability that a breast has cancer")
-    option("--benign", type=share, default=0.3, metavar="P", help="probability that it has benign findings only")
+    option("--benign", type=share, default=0.3, metavar="P", help="probability that a breast has only benign findings")
     contrast = "contrast of findings against fat; 1 is realistic, higher is easier"
     option("--contrast", type=float, default=1.0, metavar="K", help=contrast)
     written = phantom.add_argument_group("output")
-    formats = "DICOM files with tables, or prepared views as 'mm3d prepare' makes them; the options below are for these"
+    formats = "DICOM files and tables, or prepared views as of 'mm3d prepare'; only these have the options below"
     written.add_argument("--format", choices=("dicom", "prepared"), default="dicom", help=formats)
     add_preparation(written, by="the scale")
-    phantom.add_argument("--jobs", type=int, help="number of worker processes (default: one for each core)")
+    phantom.add_argument(
+        "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
+    )
     phantom.set_defaults(run=_phantom)
 
 
@@ -182,52 +188,50 @@ def _phantom(arguments: argparse.Namespace) -> int:
     return make_trial(trial, arguments.output, settings, arguments.jobs)
 
 
-def _add_train(commands: Commands) -> None:
-    train = commands.add_parser(
-        "train",
-        help="train a detector on prepared breasts",
-        description="Train as a configuration says. Settings on the command line replace those of the file: "
-        "--optimiser.learning_rate 1e-4, --data.train.0.folder prepared/. Ctrl-C or a crash costs a few minutes at "
-        "most: the same command with --resume continues. With torchrun: torchrun … -m mm3d train …. docs/training.md "
-        "lists all settings.",
-        allow_abbrev=False,
-    )
-    train.add_argument("path", type=Path, metavar="CONFIG", help="a .toml file, or the config.json of a run folder")
-    start = "what to start from: a weights file, a run folder, ffdm (shipped weights), random or dense"
-    train.add_argument("--start", metavar="WEIGHTS", help=start)
-    train.add_argument("--resume", action="store_true", help="continue the run in OUT, if there is one")
-    train.add_argument(
-        "--devices", type=whole_number, metavar="N", help="number of GPUs, or of processes on CPUs (default: 1)"
-    )
-    train.add_argument(
-        "-o", "--output", type=Path, metavar="OUT", help="the run folder (default: runs/ and the name of CONFIG)"
-    )
-    train.set_defaults(run=_call("mm3d.train.run", "run"), overrides=[])
-
-
-def _add_view(commands: Commands) -> None:
-    view = commands.add_parser(
-        "view",
-        help="open the reports of a folder in a browser",
-        description="Show the reports that 'mm3d predict' wrote in a browser, until Ctrl-C. Only this computer can "
-        "open them, and only with the address that is printed. docs/report.md explains the reports.",
-    )
-    view.add_argument("folder", type=Path, metavar="OUT", help="the folder that 'mm3d predict' wrote")
-    view.add_argument("--no-browser", action="store_false", dest="browser", help="only print the address")
-    view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address; 0 is any free one")
-    view.set_defaults(run=_call("mm3d.output.report.serve", "view"))
-
-
 def _add_import_weights(commands: Commands) -> None:
     importer = commands.add_parser(
         "import-weights",
         help="turn a public Sparse R-CNN checkpoint into start weights",
-        description="Turn a public Sparse R-CNN checkpoint (detectron2, mmdetection, or PVT with PVTv2-Li; .pth or "
-        ".safetensors) into start weights for mm3d. Print which weights were loaded, are new, and were dropped.",
+        description="Turn a public Sparse R-CNN checkpoint (of detectron2, of mmdetection, or of PVT with PVTv2-Li; "
+        ".pth or .safetensors) into weights that 'mm3d train --start' takes. Print which of its weights were loaded or "
+        "dropped, and which weights are new.",
     )
     importer.add_argument("source", type=Path, metavar="FILE", help="the downloaded checkpoint")
-    importer.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT", help="the .safetensors file to write"
-    )
+    output = "the .safetensors file to write"
+    importer.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help=output)
     importer.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    importer.set_defaults(run=_call("mm3d.cli.import_weights", "import_weights"))
+    importer.set_defaults(run=_call("mm3d.cli.import_weights:import_weights"))
+
+
+def _add_train(commands: Commands) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a detector on prepared breasts",
+        description="Train a detector as the file CONFIG says. An option with a dot replaces a setting of the file: "
+        "--optimiser.learning_rate 1e-4, --data.train.0.folder prepared/. After Ctrl-C or a crash, the same command "
+        "with --resume continues; at most a few minutes are lost. On several machines, use torchrun … -m mm3d train …. "
+        "docs/training.md lists all settings.",
+        allow_abbrev=False,
+    )
+    train.add_argument("path", type=Path, metavar="CONFIG", help="a .toml file, or the config.json of a run folder")
+    start = (
+        "weights to start from: a file, the folder of a training, or ffdm; or random, or dense (default: from CONFIG)"
+    )
+    train.add_argument("--start", metavar="WEIGHTS", help=start)
+    train.add_argument("--resume", action="store_true", help="continue the training in OUT, if there is one")
+    devices = "number of GPUs, or of processes on CPUs (default: from CONFIG)"
+    train.add_argument("--devices", type=whole_number, metavar="N", help=devices)
+    folder = "the folder to write (default: runs/NAME, where NAME is that of CONFIG)"
+    train.add_argument("-o", "--output", type=Path, metavar="OUT", help=folder)
+    train.set_defaults(run=_call("mm3d.train.run:run"), overrides=[])
+
+
+def _add_info(commands: Commands) -> None:
+    info = commands.add_parser(
+        "info",
+        help="print what a bug report needs: versions, device, weights that come with mm3d",
+        description="Print the versions, the device and the number of threads that mm3d uses, and the weights that "
+        "come with it.",
+    )
+    info.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
+    info.set_defaults(run=_call("mm3d.cli.info:print_info"))

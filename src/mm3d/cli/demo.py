@@ -78,16 +78,17 @@ def make_exam(folder: Path, seed: int, scale: str) -> list[Breast]:
 
 def compare(breasts: list[Breast], predictions: Predictions, threshold: float) -> list[str]:
     """A line for each cancer in each view, and a last line that counts them and the marks that are on none."""
-    predicted = {view.view: view.findings for _, view in predictions.views()}
+    predicted = {view.view: view for _, view in predictions.views()}
     lines, found, others = [], 0, 0
     for view in (view for breast in breasts for view in breast.views):
+        prediction = predicted[_name(view)]
+        marked = prediction.marked(threshold)
         cancers = [annotation for annotation in view.annotations or () if annotation.malignant]
         for cancer in cancers:
-            hits = [finding for finding in predicted[_name(view)] if _hits(finding, cancer)]
-            found += any(finding.score >= threshold for finding in hits)
+            hits = [finding for finding in prediction.findings if _hits(finding, cancer)]
+            found += any(finding in marked for finding in hits)
             lines.append(f"Cancer in {_name(view).upper()}{_slice(cancer.slice)}: {_describe(hits, threshold)}")
-        marks = [finding for finding in predicted[_name(view)] if finding.score >= threshold]
-        others += sum(not any(_hits(mark, cancer) for cancer in cancers) for mark in marks)
+        others += sum(not any(_hits(finding, cancer) for cancer in cancers) for finding in marked)
     counted = f"{len(lines)} cancer{'s' * (len(lines) != 1)}, counted in each view"
     return [*lines, f"Found {found} of {counted}; {others} other mark{'s' * (others != 1)}."]
 

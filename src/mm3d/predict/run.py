@@ -30,7 +30,7 @@ from mm3d.predict.detect import PredictSettings, load_model, predict_breast, pro
 from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
-from mm3d.shared.errors import InputError, describe_bug
+from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import check_settings, partial_path, remove_partial
 from mm3d.shared.workers import worker_count
 
@@ -261,7 +261,7 @@ class Run:
             place_results(hidden / "results", folder)
         except Exception as error:
             paths = [*exam.headers, *(path for problem in exam.problems for path in problem.files)]
-            self._fail(exam, hide_paths(_reason(error), paths, self.setup.method.identifiers))
+            self._fail(exam, hide_paths(describe_error(error), paths, self.setup.method.identifiers))
         else:
             self._say_result(exam, result)
         finally:
@@ -372,12 +372,3 @@ def place_results(partial: Path, folder: Path) -> None:
 
 def _count(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number} {what}s"
-
-
-def _reason(error: Exception) -> str:
-    """A sentence for people."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot read or write {error.filename or 'a file'}: {error.strerror}."
-    return f"{describe_bug(error)}; leave it out, and report this."

@@ -8,7 +8,12 @@ class InputError(Exception):
     """Something that the user gave is wrong. The message is a sentence that names it and says what to do."""
 
 
-def describe_bug(error: Exception) -> str:
-    """Kind and place of an unexpected error. Its own message may quote a file, with the name of a patient."""
+def describe_error(error: Exception) -> str:
+    """A sentence for the user. It does not quote an unexpected error, whose text may contain the name of a patient."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot read or write {error.filename or 'a file'}: {error.strerror}."
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"it failed unexpectedly ({type(error).__name__} in {Path(place.filename).name}, line {place.lineno})"
+    where = f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
+    return f"it failed unexpectedly ({where}); please report this."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from mm3d.shared.errors import InputError, describe_bug
+from mm3d.shared.errors import InputError, describe_error
 
 # A fresh interpreter for every worker: it shares no state with the parent, and works alike on every system.
 CONTEXT = multiprocessing.get_context("spawn")
@@ -158,12 +158,10 @@ def _serve(connection: Connection) -> None:
             return
         try:
             answer = (function(*arguments), "")
-        except InputError as error:
-            answer = (None, str(error))
         except MemoryError:
             answer = (None, "it needs more memory than there is; use fewer --jobs.")
-        except Exception as error:  # A bug of ours or of a library costs this input, not the run.
-            answer = (None, f"{describe_bug(error)}.")
+        except Exception as error:  # Also a bug of ours or of a library costs this input, not the run.
+            answer = (None, describe_error(error))
         try:
             connection.send(answer)
         except OSError:  # The parent was killed.
