@@ -5,6 +5,8 @@ is 0, 0). Slices are indices from 0 into the volume ordered by position. Stored 
 `View.upright`, images that lie the wrong way are first turned by 180 degrees, as the official BCS-DBT reader does.
 """
 
+import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,11 +153,18 @@ class Key(NamedTuple):
     @property
     def stem(self) -> "Key":
         """The same view without the number of a repeat."""
-        return self._replace(view=self.view.rstrip("0123456789"))
+        view = self.view.rstrip("0123456789")
+        return self if view == self.view else self._replace(view=view)
 
     @property
     def name(self) -> str:
         return " ".join(self[:3] if self.modality == "DBT" else self)
+
+
+@functools.cache
+def is_view(name: str) -> bool:
+    """Whether a view is lcc, lmlo, rcc or rmlo, with or without the number of a repeat."""
+    return re.fullmatch("(l|r)(cc|mlo)[0-9]*", name) is not None
 
 
 def keys_of(breast: Breast) -> list[Key]:

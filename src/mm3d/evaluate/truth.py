@@ -6,7 +6,7 @@ It is read from a prepared folder, from a folder of our tables, or from a folder
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from mm3d.data.datasets import bcs_dbt, tables
 from mm3d.data.datasets.tables import GRADES, LABEL_OF, TableView
@@ -15,8 +15,7 @@ from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Prob
 from mm3d.shared.errors import InputError
 
 
-@dataclass(frozen=True)
-class TruthView:
+class TruthView(NamedTuple):
     """One view. What only the header of an image says is None where there was no image."""
 
     key: Key
@@ -26,8 +25,7 @@ class TruthView:
     slice_spacing: float | None = None  # mm
 
 
-@dataclass(frozen=True)
-class TruthBreast:
+class TruthBreast(NamedTuple):
     """One breast in one exam."""
 
     key: tuple[str, str, Laterality]  # patient, exam, laterality

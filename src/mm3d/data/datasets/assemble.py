@@ -2,13 +2,14 @@
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Position, Problem, View
+from mm3d.data.records import KEY, Annotation, Breast, Cohort, Key, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
 
 SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  # as tables write them
@@ -37,24 +38,46 @@ def read_rows(
 
     With `optional`, only the wanted columns and these are kept: EMBED's tables are too wide to hold as a whole.
     """
-    columns = tuple(columns)
-    kept = None if optional is None else {*columns, *optional}
+    names, rows = _read_cells(path, tuple(columns), delimiter, optional)
+    return [dict(zip(names, map(str.strip, row), strict=True)) for row in rows]
+
+
+def read_columns(path: Path, columns: Iterable[str]) -> dict[str, list[str]]:
+    """Read a CSV file like `read_rows`, but as columns, which takes a third of the time."""
+    names, rows = _read_cells(path, tuple(columns))
+    cells = zip(*rows, strict=True) if rows else [()] * len(names)
+    return {name: list(map(str.strip, column)) for name, column in zip(names, cells, strict=True)}
+
+
+def keys_of_rows(columns: Mapping[str, Sequence[str]]) -> list[Key]:
+    """What identifies the view of each row, from the columns KEY and, if it is there, Modality."""
+    patients, studies, views = (columns[name] for name in KEY)
+    modalities = (modality.upper() or "DBT" for modality in columns.get("Modality", [""] * len(views)))
+    return list(map(Key, patients, studies, map(str.lower, views), modalities))
+
+
+def _read_cells(
+    path: Path, columns: Sequence[str], delimiter: str = ",", optional: Iterable[str] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns that are kept, and their cells in every row. Cells that a row lacks are empty."""
     if not path.is_file():
         raise InputError(f"{path} is missing; the dataset needs it.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, delimiter=delimiter)
-            _check_columns(path, reader.fieldnames or (), columns, delimiter)
-            return [
-                {key: (value or "").strip() for key, value in row.items() if key in (kept or row) and key is not None}
-                for row in reader
-            ]
+            reader = csv.reader(file, delimiter=delimiter)
+            header = next(reader, [])
+            _check_columns(path, header, columns, delimiter)
+            width = len(header)
+            rows = (row if len(row) == width else (row + [""] * width)[:width] for row in reader if row)
+            if optional is None:
+                return header, list(rows)
+            kept = [name in (*columns, *optional) for name in header]
+            return list(compress(header, kept)), [list(compress(row, kept)) for row in rows]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a CSV file in UTF-8 ({error}); download it again, or save it so.") from error
 
 
-def _check_columns(path: Path, there: Iterable[str], wanted: Iterable[str], delimiter: str) -> None:
-    there = list(there)
+def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str], delimiter: str) -> None:
     missing = [column for column in wanted if column not in there]
     if not there:
         raise InputError(f"{path} is empty; download it again.")

@@ -8,11 +8,20 @@ names over the years, but they end with the series UID or with its last five dig
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mm3d.data.datasets.assemble import CohortBuilder, read_rows
-from mm3d.data.datasets.tables import BOXES_READ, FILE_PATHS, LABELS, TableView, join, locate_files, worst_grades
+from mm3d.data.datasets.assemble import CohortBuilder, read_columns
+from mm3d.data.datasets.tables import (
+    BOXES_READ,
+    FILE_PATHS,
+    LABELS,
+    NO_ROWS,
+    TableView,
+    join,
+    locate_files,
+    worst_grades,
+)
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Cohort, Problem
 from mm3d.shared.errors import InputError
@@ -50,7 +59,7 @@ def read(folder: Path) -> Cohort:
 def with_grades(views: Sequence[TableView]) -> list[TableView]:
     """Give each view the worst grade of its breast as an attribute, because Actionable and Normal are both negative."""
     worst = worst_grades(views)
-    return [replace(view, attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
+    return [view._replace(attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
 
 
 def read_tables(
@@ -73,11 +82,11 @@ def read_tables(
         if "boxes" not in kinds:
             notes.append(f"The {split} boxes are missing: its malignant and benign views are not annotated.")
         joined, wrong = join(
-            read_rows(kinds["file-paths"], FILE_PATHS) if "file-paths" in kinds else [],
-            read_rows(kinds["labels"], LABELS),
-            read_rows(kinds["boxes"], BOXES_READ) if "boxes" in kinds else [],
+            read_columns(kinds["file-paths"], FILE_PATHS) if "file-paths" in kinds else NO_ROWS,
+            read_columns(kinds["labels"], LABELS),
+            read_columns(kinds["boxes"], BOXES_READ) if "boxes" in kinds else NO_ROWS,
         )
-        views += [replace(view, split=split) for view in joined]
+        views += [view._replace(split=split) for view in joined]
         problems += wrong
     return views, problems, notes
 

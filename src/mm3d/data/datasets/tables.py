@@ -19,15 +19,26 @@ it has none of its own, and each bad row is reported in a sentence. Both take mo
 
 import csv
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import cast
+from typing import NamedTuple, cast
 
-from mm3d.data.datasets.assemble import SEVERITY, CohortBuilder, Entry, read_rows, reporting
-from mm3d.data.records import KEY, Annotation, Breast, Cohort, Key, Label, Laterality, Modality, Problem, View, keys_of
+from mm3d.data.datasets.assemble import SEVERITY, CohortBuilder, Entry, keys_of_rows, read_columns, reporting
+from mm3d.data.records import (
+    KEY,
+    Annotation,
+    Breast,
+    Cohort,
+    Key,
+    Label,
+    Laterality,
+    Modality,
+    Problem,
+    View,
+    is_view,
+    keys_of,
+)
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -41,11 +52,17 @@ LABELS = (*KEY, *GRADES)
 BOXES = (*KEY, "Subject", "Slice", "X", "Y", "Width", "Height", "Class", "AD", "VolumeSlices")
 BOXES_READ = tuple(column for column in BOXES if column not in ("Subject", "VolumeSlices"))  # v1 lacks VolumeSlices
 
+PATH_CELLS = ("classic_path", "descriptive_path", "Name", "Split", "Annotated")  # what is read of a row of file-paths
+NO_PATH = ("",) * len(PATH_CELLS)
+NOT_ATTRIBUTES = {"", *LABELS, "Modality"}  # columns of the labels; any other column is an attribute of the breast
+GRADE_OF = {tuple(str(int(column == grade)) for column in GRADES): grade for grade in GRADES}  # by the cells of a label
+
 Row = Mapping[str, str]
+Columns = Mapping[str, Sequence[str]]
+NO_ROWS: Columns = dict.fromkeys(KEY, ())
 
 
-@dataclass(frozen=True)
-class TableView:
+class TableView(NamedTuple):
     """What the tables say of one view, before its file is looked for."""
 
     key: Key
@@ -81,24 +98,27 @@ def read(folder: Path) -> Cohort:
 def read_views(folder: Path) -> tuple[list[TableView], list[Problem]]:
     """What the three tables of a folder say, and what is wrong with them. No image is looked for."""
     return join(
-        read_rows(folder / "file-paths.csv", FILE_PATHS),
-        read_rows(folder / "labels.csv", LABELS),
-        read_rows(folder / "boxes.csv", BOXES_READ),
+        read_columns(folder / "file-paths.csv", FILE_PATHS),
+        read_columns(folder / "labels.csv", LABELS),
+        read_columns(folder / "boxes.csv", BOXES_READ),
     )
 
 
-def join(
-    file_paths: Iterable[Row], labels: Iterable[Row], boxes: Iterable[Row]
-) -> tuple[list[TableView], list[Problem]]:
-    """Join the rows of the three tables, view by view.
+def join(file_paths: Columns, labels: Columns, boxes: Columns) -> tuple[list[TableView], list[Problem]]:
+    """Join the three tables, view by view.
 
     A repeat such as lcc2 has its own label if there is one, otherwise the label of lcc. Boxes of lcc are on lcc, not on
     a repeat. Only if no table has a view lcc, and lcc2 is its only repeat, they are on lcc2.
     """
-    paths_of, labels_of, boxes_of = _group_by_key(file_paths), _group_by_key(labels), _group_by_key(boxes)
+    attributes = tuple(name for name in labels if name not in NOT_ATTRIBUTES)
+    paths_of, several_paths = _rows_by_key(file_paths, PATH_CELLS)
+    labels_of, several_labels = _rows_by_key(labels, GRADES + attributes)
+    boxes_of: dict[Key, list[Row]] = {}
+    for key, cells in zip(keys_of_rows(boxes), zip(*boxes.values(), strict=True), strict=True):
+        boxes_of.setdefault(key, []).append(dict(zip(boxes, cells, strict=True)))
     labels_of_repeats = {key.stem for key in paths_of if key not in labels_of}
     keys = dict.fromkeys([*paths_of, *(key for key in labels_of if key not in labels_of_repeats)])
-    repeats = Counter(key.stem for key in paths_of)
+    repeats = Counter(key.stem for key in paths_of if key.stem != key)
     views: list[TableView] = []
     problems: list[Problem] = []
     used_boxes: set[Key] = set()
@@ -114,53 +134,60 @@ def join(
             drawn = [_read_box(row, key.modality) for row in rows]
         except InputError as error:
             problems.append(Problem(key.name, f"Its boxes are left out, it counts as not annotated: {error}."))
-        with reporting(problems, key.name):
-            views.append(_join_view(key, paths_of.get(key, []), labels_of.get(label_key, []), drawn, slices))
+        try:
+            _check_key(key, several=key in several_paths or label_key in several_labels)
+            path, label = paths_of.get(key, NO_PATH), labels_of.get(label_key, ())
+            views.append(_join_view(key, path, label, attributes, drawn, slices))
+        except InputError as error:
+            problems.append(Problem(key.name, str(error)))
     unused = [key for key in boxes_of if key not in used_boxes]
     return views, problems + [Problem(key.name, "It has boxes, but no other table names this view.") for key in unused]
 
 
-def _group_by_key(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    groups: dict[Key, list[Row]] = {}
-    for row in rows:
-        key = Key(row["PatientID"], row["StudyUID"], row["View"].lower(), row.get("Modality", "").upper() or "DBT")
-        groups.setdefault(key, []).append(row)
-    return groups
+def _rows_by_key(table: Columns, names: Sequence[str]) -> tuple[dict[Key, tuple[str, ...]], set[Key]]:
+    """The cells of the named columns for each view, and the views with several rows. A column may be missing."""
+    keys = keys_of_rows(table)
+    nothing = [""] * len(keys)
+    rows = dict(zip(keys, zip(*(table.get(name, nothing) for name in names), strict=True), strict=True))
+    return rows, {key for key, count in Counter(keys).items() if count > 1} if len(rows) < len(keys) else set()
 
 
-def _join_view(
-    key: Key, paths: Sequence[Row], labels: Sequence[Row], drawn: list[Annotation] | None, slices: int | None
-) -> TableView:
+def _check_key(key: Key, several: bool) -> None:
     if not key.patient or not key.study:
         raise InputError("It has no PatientID or no StudyUID.")
-    if not re.fullmatch("(l|r)(cc|mlo)[0-9]*", key.view):
+    if not is_view(key.view):
         raise InputError(f"The view {key.view!r} is none of lcc, lmlo, rcc and rmlo.")
     if key.modality not in ("DBT", "FFDM"):
         raise InputError(f"The modality {key.modality!r} is neither DBT nor FFDM.")
-    if len(paths) > 1 or len(labels) > 1:
+    if several:
         raise InputError("It has several rows in one table, and nothing says which is right.")
-    if not labels:
+
+
+def _join_view(
+    key: Key,
+    path: tuple[str, ...],  # PATH_CELLS
+    label: tuple[str, ...],  # GRADES and attributes
+    attributes: tuple[str, ...],
+    drawn: list[Annotation] | None,
+    slices: int | None,
+) -> TableView:
+    if not label:
         raise InputError("It has no row in the labels.")
-    path = paths[0] if paths else {}
-    grades = [grade for grade in GRADES if labels[0][grade] == "1"]
-    if len(grades) != 1 or any(labels[0][grade] not in ("0", "1") for grade in GRADES):
+    grade = GRADE_OF.get(label[: len(GRADES)])
+    if grade is None:
         raise InputError(f"Its label is not exactly one of {', '.join(GRADES)}.")
-    attributes = {name: value for name, value in labels[0].items() if name and value and not _is_column(name)}
+    classic, descriptive, name, split, annotated = path
+    values = zip(attributes, label[len(GRADES) :], strict=True) if attributes else ()
     return TableView(
         key=key,
-        name=path.get("Name") or key.name,
-        grade=grades[0],
-        annotations=_decide_annotations(grades[0], path.get("Annotated", ""), drawn),
+        name=name or key.name,
+        grade=grade,
+        annotations=_decide_annotations(grade, annotated, drawn),
         slices=slices,
-        paths=tuple(dict.fromkeys(path[column] for column in ("classic_path", "descriptive_path") if path.get(column))),
-        split=path.get("Split", ""),
-        attributes=attributes,
+        paths=tuple(filter(None, dict.fromkeys((classic, descriptive)))),
+        split=split,
+        attributes={attribute: value for attribute, value in values if value},
     )
-
-
-def _is_column(name: str) -> bool:
-    """Whether a column of the labels has a meaning of its own; all others are attributes."""
-    return name in (*LABELS, "Modality")
 
 
 def _decide_annotations(grade: str, annotated: str, drawn: list[Annotation] | None) -> tuple[Annotation, ...] | None:
@@ -304,7 +331,7 @@ def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> Non
     boxes: list[dict[str, str]] = []
     attributes = dict.fromkeys(name for breast in cohort.breasts for name in breast.attributes)
     for name in attributes:
-        if not name or _is_column(name):
+        if name in NOT_ATTRIBUTES:
             raise InputError(f"An attribute cannot be called {name!r} in the tables; rename it.")
     for breast in cohort.breasts:
         for view, key, grade in zip(breast.views, keys_of(breast), _grade_views(breast), strict=True):
