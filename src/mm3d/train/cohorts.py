@@ -8,11 +8,11 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts, training_histogram
-from mm3d.data.prepare.prepared import PreparedBreast
+from mm3d.data.inputs import Histogram, modality_of, prepared_breasts, training_histogram
 from mm3d.evaluate.truth import Truth, read_truth
 from mm3d.model.weights import find, read_header
 from mm3d.predict.detect import project
+from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.train.config import CohortConfig, DataConfig, TrainConfig
 from mm3d.train.data import TrainingBreast
@@ -22,23 +22,17 @@ from mm3d.train.data import TrainingBreast
 class ValidationCohort:
     """Breasts to validate on, and the truth about them."""
 
-    breasts: list[PreparedBreast]
+    config: CohortConfig
+    breasts: list[TrainingBreast]
     truth: Truth
-    input: InputName
-    histogram: Histogram | None
-    split: str | None
 
 
 def read_training(config: TrainConfig, folder: Path, fabric: Fabric, console: Console) -> list[TrainingBreast]:
     """The breasts of all training cohorts that the regime keeps."""
-    pool = []
-    for cohort in config.data.train:
-        histogram = find_histogram(cohort, config)
-        breasts = _read_breasts(cohort, config, folder, fabric)
-        pool += [TrainingBreast(breast, cohort.input, histogram) for breast in breasts]
+    pool = [breast for cohort in config.data.train for breast in _read_breasts(cohort, config, folder, fabric)]
     unlabelled = sum(breast.prepared.breast.label is None for breast in pool)
     if unlabelled:
-        console.print(f"{unlabelled} of {len(pool)} breasts have no label and are left out.", highlight=False)
+        say(console, f"{unlabelled} of {len(pool)} breasts have no label and are left out.")
     return choose(pool, config.data)
 
 
@@ -89,31 +83,26 @@ def _take_share(
 def read_validation(config: TrainConfig, folder: Path, fabric: Fabric) -> list[ValidationCohort]:
     """The validation cohorts with their truth. Together they need malignant and other breasts."""
     cohorts = [
-        ValidationCohort(
-            breasts=_read_breasts(cohort, config, folder, fabric),
-            truth=read_truth(cohort.folder),
-            input=cohort.input,
-            histogram=find_histogram(cohort, config),
-            split=cohort.split,
-        )
+        ValidationCohort(cohort, _read_breasts(cohort, config, folder, fabric), read_truth(cohort.folder))
         for cohort in config.data.validation
     ]
-    labels = {breast.breast.label for cohort in cohorts for breast in cohort.breasts} - {None}
+    labels = {breast.prepared.breast.label for cohort in cohorts for breast in cohort.breasts} - {None}
     if cohorts and ("malignant" not in labels or labels == {"malignant"}):
         wrong = "only malignant breasts" if "malignant" in labels else "no malignant breast"
         raise InputError(f"{config.data.validation[0].folder}: the validation cohorts have {wrong}; give both kinds.")
     return cohorts
 
 
-def _read_breasts(cohort: CohortConfig, config: TrainConfig, folder: Path, fabric: Fabric) -> list[PreparedBreast]:
+def _read_breasts(cohort: CohortConfig, config: TrainConfig, folder: Path, fabric: Fabric) -> list[TrainingBreast]:
     """The breasts of a cohort. For input msp they have projections, which the ranks make together."""
     breasts = prepared_breasts(cohort.folder, cohort.split, modality_of(cohort.input))
-    if cohort.input != "msp":
-        return breasts
-    weights = find_suspicion(cohort, config)
-    project(breasts[fabric.global_rank :: fabric.world_size], weights, folder / "projections")
-    fabric.barrier()
-    return project(breasts, weights, folder / "projections")
+    if cohort.input == "msp":
+        weights = find_suspicion(cohort, config)
+        project(breasts[fabric.global_rank :: fabric.world_size], weights, folder / "projections")
+        fabric.barrier()
+        breasts = project(breasts, weights, folder / "projections")
+    histogram = find_histogram(cohort, config)
+    return [TrainingBreast(breast, cohort.input, histogram) for breast in breasts]
 
 
 def find_suspicion(cohort: CohortConfig, config: TrainConfig) -> Path:

@@ -236,14 +236,14 @@ def read_config(path: Path, overrides: Sequence[str] = (), start: str | None = N
 def make_config(given: dict[str, Any], where: str) -> TrainConfig:
     """Make a configuration of plain settings, as a file has them. `where` names the file in messages."""
     settings, start, model = dict(given), given.get("start", RANDOM), given.get("model", {})
-    weights = None
+    base = None
     if isinstance(start, str) and start not in (RANDOM, DENSE):
-        settings["start"] = weights = str(find(start))
-        read_header(weights)  # missing weights are reported before anything else is read
+        settings["start"] = str(find(start))
+        base = read_header(settings["start"]).config  # missing weights are reported before anything else is read
     if isinstance(model, dict):
-        settings["model"] = _model_settings(model, weights, where)
+        settings["model"] = _model_settings(model, base, where)
     config = from_dict(TrainConfig, settings, where)
-    if "model" not in given and weights is None:
+    if "model" not in given and base is None:
         raise InputError(
             f"{where} has no [model], and there are no start weights to take one from; "
             "give --start WEIGHTS, or a model such as --model.preset mini."
@@ -251,36 +251,36 @@ def make_config(given: dict[str, Any], where: str) -> TrainConfig:
     return config
 
 
-def _model_settings(given: dict[str, Any], weights: str | None, where: str) -> dict[str, Any]:
-    """The complete [model]: what is given, over the settings of the preset or of the start weights."""
-    given = dict(given)
-    preset, backbone = given.pop("preset", None), given.get("backbone")
+def _model_settings(given: dict[str, Any], base: ModelConfig | None, where: str) -> dict[str, Any]:
+    """The complete [model]: what is given, over the settings of the preset or of the start weights, `base`."""
+    preset, backbone = given.get("preset"), given.get("backbone")
     for name, value, known in (("preset", preset, PRESETS), ("backbone", backbone, BACKBONES)):
         if value is not None and not isinstance(value, dict) and value not in known:
             raise InputError(f"{where}: 'model': {name} must be one of {', '.join(known)}, not {value!r}.")
+    if preset is not None or base is None:
+        base = PRESETS[preset or "paper"]
+    settings = to_dict(base) | given
+    settings.pop("preset", None)
     if isinstance(backbone, str):
-        given["backbone"] = to_dict(BACKBONES[backbone])
-    base = read_header(weights).config if preset is None and weights is not None else PRESETS[preset or "paper"]
-    return to_dict(base) | given
+        settings["backbone"] = to_dict(BACKBONES[backbone])
+    return settings
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
     """Parse `--section.key value` and `--section.key=value`. A value is TOML, or else a plain word."""
     pairs = []
-    waiting = list(arguments)
-    while waiting:
-        name = waiting.pop(0)
+    words = iter(arguments)
+    for name in words:
         if not name.startswith("--") or len(name) < 3:
             raise InputError(f"{name!r} is not a setting; write --section.key value.")
-        name, equals, text = name[2:].partition("=")
-        if not equals:
-            if not waiting:
-                raise InputError(f"--{name} has no value; write --{name} value.")
-            text = waiting.pop(0)
+        key, equals, given = name[2:].partition("=")
+        text = given if equals else next(words, None)
+        if text is None:
+            raise InputError(f"--{key} has no value; write --{key} value.")
         try:
-            pairs.append((name, tomllib.loads(f"value = {text}")["value"]))
+            pairs.append((key, tomllib.loads(f"value = {text}")["value"]))
         except tomllib.TOMLDecodeError:
-            pairs.append((name, text))  # a word, such as a path
+            pairs.append((key, text))  # a word, such as a path
     return pairs
 
 

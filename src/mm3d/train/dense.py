@@ -12,13 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mm3d.data.inputs import read_image
-from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.model.detector import Detector
 from mm3d.model.losses import share_of_ranks
 from mm3d.model.roi_align import STRIDES
 from mm3d.output.predictions import BreastPrediction
-from mm3d.train.cohorts import ValidationCohort
-from mm3d.train.data import Batch
+from mm3d.train.data import Batch, TrainingBreast
 
 SIGMAS = 6.0  # a lesion's bump is this many standard deviations wide
 PRIOR = 0.01  # start value of the map: lesions are rare
@@ -71,13 +69,13 @@ class DenseLearner(nn.Module):
         total = total / share_of_ranks(len(targets.boxes), total.device) / self.levels
         return total, {"map": total}
 
-    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
+    def predict(self, breast: TrainingBreast) -> BreastPrediction:
         """A breast's score is the highest logit of its maps. There are no boxes."""
-        device = self.map.weight.device
         with torch.inference_mode():
-            images = [torch.from_numpy(read_image(v, cohort.input, cohort.histogram)).to(device) for v in breast.views]
-            score = max(float(self.maps(image)[0][0].max()) for image in images)
-        record = breast.breast
+            images = [read_image(view, breast.input, breast.histogram) for view in breast.prepared.views]
+            on_device = (torch.from_numpy(image).to(self.map.weight.device) for image in images)
+            score = max(float(self.maps(image)[0][0].max()) for image in on_device)
+        record = breast.prepared.breast
         return BreastPrediction(record.patient, record.exam, record.laterality, (), score)
 
 

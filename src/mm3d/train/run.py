@@ -1,4 +1,4 @@
-"""`mm3d train`: setup, fit, validate. Prepared breasts and a configuration go in, a run folder comes out.
+"""`mm3d train`: setup, then fit, which validates. Prepared breasts and a configuration go in, a run folder comes out.
 
 runs/name/
     config.json           the whole configuration; `mm3d train` can read it
@@ -27,13 +27,14 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mm3d import __version__
-from mm3d.data.prepare.prepared import PreparedBreast, read_notes
+from mm3d.data.prepare.prepared import read_notes
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.model.losses import LossWeights, detection_losses
 from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
+from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, save_json
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
@@ -69,7 +70,7 @@ def run(
     try:
         train(config, folder, resume, console)
     except KeyboardInterrupt:
-        console.print(f"Interrupted; the same command with --resume continues {folder}.", highlight=False)
+        say(console, f"Interrupted; the same command with --resume continues {folder}.")
         return 130
     return 0
 
@@ -86,7 +87,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     else:
         console = Console(quiet=True)
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and STORE not in os.environ:
-        console.print(f"note: set {STORE}=1 for torchrun; without it, restarts of lost ranks sometimes fail.")
+        say(console, f"note: set {STORE}=1 for torchrun; without it, restarts of lost ranks sometimes fail.")
     breasts = read_training(config, folder, fabric, console)
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
@@ -103,7 +104,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     state = make_state(learner, config.optimiser, folder, provenance)
     fit(fabric, config, state, breasts, cohorts, console)
     best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
-    console.print(f"Wrote {folder}: {state.step} steps{best}.", soft_wrap=True, highlight=False)
+    say(console, f"Wrote {folder}: {state.step} steps{best}.")
     return state
 
 
@@ -170,7 +171,7 @@ def load_start(detector: Detector, config: TrainConfig, console: Console) -> dic
     transfer = weights.start_from(detector, config.start)
     new = f", {len(transfer.new)} new ({', '.join(transfer.new[:2])}, …)" if transfer.new else ""
     dropped = f", {len(transfer.dropped)} dropped" if transfer.dropped else ""
-    console.print(f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.", highlight=False)
+    say(console, f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.")
     return {"file": config.start, "provenance": header.provenance}
 
 
@@ -178,9 +179,7 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
     """What weights files say of their training."""
     malignant = [breast for breast in breasts if breast.malignant]
     boxed = sum(breast.boxed and breast.prepared.annotated for breast in malignant)
-    console.print(
-        f"Training on {len(breasts)} breasts: {len(malignant)} malignant, {boxed} of them with boxes.", highlight=False
-    )
+    say(console, f"Training on {len(breasts)} breasts: {len(malignant)} malignant, {boxed} of them with boxes.")
     inputs = sorted({breast.input for breast in breasts})
     provenance: dict[str, Any] = {
         "mm3d": __version__,
@@ -193,10 +192,10 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
         "notes": sorted({note for cohort in config.data.train for note in read_notes(cohort.folder)}),
         "configuration": to_dict(config),
     }
-    for histogram in [breast.histogram for breast in breasts if breast.histogram is not None][:1]:
-        provenance["histogram"] = list(histogram)
-    for cohort in [cohort for cohort in config.data.train if cohort.input == "msp"][:1]:
-        provenance["suspicion"] = str(find_suspicion(cohort, config))
+    if histograms := [breast.histogram for breast in breasts if breast.histogram is not None]:
+        provenance["histogram"] = list(histograms[0])
+    if projected := [cohort for cohort in config.data.train if cohort.input == "msp"]:
+        provenance["suspicion"] = str(find_suspicion(projected[0], config))
     return provenance
 
 
@@ -223,8 +222,8 @@ class DetectorLearner(nn.Module):
         losses = detection_losses(detections, batch.targets, breasts.sizes, self.weights)
         return losses.total, {name: term.sum() for name, term in losses.terms.items()}
 
-    def predict(self, breast: PreparedBreast, cohort: ValidationCohort) -> BreastPrediction:
-        return predict_breast(self.detector, breast, cohort.input, cohort.histogram)
+    def predict(self, breast: TrainingBreast) -> BreastPrediction:
+        return predict_breast(self.detector, breast.prepared, breast.input, breast.histogram)
 
 
 def fit(
@@ -238,7 +237,7 @@ def fit(
     """Train from the last checkpoint of the state's folder, or from the start, to the last step."""
     loop, rank, ranks = config.loop, fabric.global_rank, fabric.world_size
     for note in load_checkpoint(state):
-        console.print(note, soft_wrap=True, highlight=False)
+        say(console, note)
     model, state.optimiser = fabric.setup(state.learner, state.optimiser)
     batches = read_batches(breasts, config, state.step * loop.accumulate, rank, ranks)
     rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log

@@ -18,6 +18,7 @@ from mm3d.evaluate.metrics.froc import FrocScores, recall_at
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.model import weights
 from mm3d.output.predictions import BreastPrediction, Predictions
+from mm3d.shared.console import say
 from mm3d.train.cohorts import ValidationCohort
 from mm3d.train.config import DENSE, ValidateConfig
 from mm3d.train.log import Log, draw_curves
@@ -45,7 +46,7 @@ def validate(
             state.stopped = 0 < config.patience <= state.worse
         log.write({"step": state.step, "validation": figures, "best": better})
         shown = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if not math.isnan(figure))
-        log.console.print(f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}", highlight=False)
+        say(log.console, f"{learner.stage}, step {state.step}: {shown}{' (best)' if better else ''}")
     if fabric.is_global_zero:
         if better:
             save_weights(state, "best.safetensors", state.figures)
@@ -64,7 +65,7 @@ def save_weights(state: State, name: str, figures: dict[str, float]) -> None:
 def predict_and_measure(fabric: Fabric, learner: Any, cohorts: Sequence[ValidationCohort]) -> dict[str, float]:
     """Predict the breasts of all cohorts and return the figures. Ranks share the breasts; the first one measures."""
     rank, ranks = fabric.global_rank, fabric.world_size
-    predicted = [[learner.predict(breast, cohort) for breast in cohort.breasts[rank::ranks]] for cohort in cohorts]
+    predicted = [[learner.predict(breast) for breast in cohort.breasts[rank::ranks]] for cohort in cohorts]
     if ranks > 1:
         parts: list[Any] = [None] * ranks
         torch.distributed.all_gather_object(parts, predicted)
@@ -80,7 +81,7 @@ def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
     scores: dict[str, list[np.ndarray]] = {"auc": [], "auc_max": []}
     positive = []
     for cohort, breasts in zip(cohorts, predicted, strict=True):
-        settings = EvaluateSettings(split=cohort.split, modality=modality_of(cohort.input))
+        settings = EvaluateSettings(split=cohort.config.split, modality=modality_of(cohort.config.input))
         matched = match_predictions("validation", Predictions(tuple(breasts)), cohort.truth, settings)
         for rule in matched.rules:
             found[rule].append(froc_scores(matched, rule))
