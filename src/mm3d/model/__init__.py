@@ -4,3 +4,7 @@ Read in the order of the paper: `detector` (the whole), `backbone`, `roi_align`,
 and the ablations), `scores` (multi-instance learning), `matching` and `losses` (Eq. 7). Then come `weights` and
 `import_checkpoint`. `memory` and `engines` save memory and time; the method can be read without them.
 """
+
+from mm3d.model.engines import avoid_broken_amx
+
+avoid_broken_amx()  # before the first matrix multiplication

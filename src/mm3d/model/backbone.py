@@ -46,7 +46,10 @@ class Backbone(nn.Module):
 
 
 class FrozenBatchNorm2d(nn.Module):
-    """BatchNorm with fixed statistics and weights. All four are buffers, so nothing of it trains."""
+    """BatchNorm with fixed statistics and weights. All four are buffers, so nothing of it trains.
+
+    It is a factor and a shift of each channel, which `FoldedConv2d` applies. So it has nothing left to do itself.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -60,7 +63,28 @@ class FrozenBatchNorm2d(nn.Module):
             self.register_buffer(name, torch.full((channels,), value))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return x
+
+
+class FoldedConv2d(nn.Module):
+    """A convolution without bias and the frozen BatchNorm after it, as one convolution.
+
+    Against one after the other this saves a pass over the image, and in training half of what is kept of it.
+    """
+
+    def __init__(self, convolution: nn.Conv2d, norm: FrozenBatchNorm2d) -> None:
+        super().__init__()
+        self.weight, self.stride, self.padding = convolution.weight, convolution.stride, convolution.padding
+        self.norm = (norm,)  # in a tuple, so that it stays a part of its own layer alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.fold()
+        return F.conv2d(x, weight, bias, self.stride, self.padding)
+
+    def fold(self) -> tuple[Tensor, Tensor]:
+        (norm,) = self.norm
+        factor = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        return self.weight * factor[:, None, None, None], norm.bias - norm.running_mean * factor
 
 
 def _build_body(config: BackboneConfig) -> nn.Module:
@@ -68,13 +92,15 @@ def _build_body(config: BackboneConfig) -> nn.Module:
     from transformers import AutoBackbone  # slow to import: only when a model is built
 
     body: nn.Module = AutoBackbone.from_config(FAMILIES[config.family](config))
-    for parent in list(body.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.BatchNorm2d):
-                channels = child.num_features
-                frozen = config.norm == "frozen"
-                norm = FrozenBatchNorm2d(channels, child.eps) if frozen else nn.GroupNorm(GROUPS, channels)
-                setattr(parent, name, norm)
+    for layer in list(body.modules()):
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = True
+        norm = getattr(layer, "normalization", None)
+        if isinstance(norm, nn.BatchNorm2d) and config.norm == "frozen":
+            layer.normalization = FrozenBatchNorm2d(norm.num_features, norm.eps)
+            layer.convolution = FoldedConv2d(layer.convolution, layer.normalization)
+        elif isinstance(norm, nn.BatchNorm2d):
+            layer.normalization = nn.GroupNorm(GROUPS, norm.num_features)
     return body
 
 

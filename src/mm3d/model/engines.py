@@ -1,38 +1,57 @@
 """The backbone for inference: torch with folded BatchNorms, or OpenVINO. Same weights and results, less time."""
 
 import copy
+import faulthandler
+import os
 import sys
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from mm3d.model.backbone import Backbone, FrozenBatchNorm2d
+from mm3d.model.backbone import Backbone, FoldedConv2d
 from mm3d.shared.errors import InputError
 
+LIMIT = "ONEDNN_MAX_CPU_ISA"  # the best instructions that torch may use
 EXAMPLE = (1, 128, 96)  # slices, height and width that OpenVINO's graph is recorded with; it takes any size
 
 
+def avoid_broken_amx() -> None:
+    """Keep torch from the matrix unit AMX where the processor has it and the virtual machine does not let it be used.
+
+    There, a bfloat16 multiplication kills the process ("Illegal instruction"). It is tried in a child process. The limit
+    is read when torch first multiplies in bfloat16, so this must come before.
+    """
+    if LIMIT in os.environ or not hasattr(os, "fork") or not torch.cpu._is_amx_tile_supported():
+        return
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        torch.set_num_threads(1)
+        square = torch.ones(64, 64, dtype=torch.bfloat16)
+        torch.mm(square, square)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        os.environ[LIMIT] = "AVX512_CORE_BF16"
+
+
 def fold_batch_norms(backbone: Backbone) -> Backbone:
-    """A copy with each frozen BatchNorm folded into the convolution before it, and ReLUs in place.
+    """A copy in which each frozen BatchNorm is folded into the convolution before it once, not in every call.
 
     The copy gives the same output and shares the tensors that do not change.
     """
     tensors = [*backbone.parameters(), *backbone.buffers()]
     backbone = copy.deepcopy(backbone, {id(tensor): tensor for tensor in tensors})
-    for module in backbone.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = True
-        norm = getattr(module, "normalization", None)
-        if isinstance(norm, FrozenBatchNorm2d):
-            conv = module.convolution
-            assert isinstance(conv, nn.Conv2d)
-            conv.weight, conv.bias = fuse_conv_bn_weights(
-                conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-            )
-            module.normalization = nn.Identity()
+    for layer in list(backbone.modules()):
+        folded = getattr(layer, "convolution", None)
+        if isinstance(folded, FoldedConv2d):
+            weight, bias = (nn.Parameter(tensor.detach()) for tensor in folded.fold())
+            outputs, inputs, *kernel = weight.shape
+            plain = nn.Conv2d(inputs, outputs, kernel, folded.stride, folded.padding, device="meta")
+            plain.weight, plain.bias = weight, bias
+            layer.convolution, layer.normalization = plain, nn.Identity()
     return backbone
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 BINS = 7
 SAMPLES = 2  # per bin and axis
@@ -142,5 +143,29 @@ def cross_taps(first_row: Tensor, rows: Taps, columns: Taps) -> tuple[Tensor, Te
 def sum_taps(table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """The weighted sums over the 16 taps of all bins: index and weight (..., 4, 4) -> (bins, S * D)."""
     taps = (2 * SAMPLES) ** 2
-    weights = weight.reshape(-1, taps).to(table.dtype)
-    return F.embedding_bag(index.reshape(-1, taps), table.flatten(1), mode="sum", per_sample_weights=weights)
+    return _SumTaps.apply(table.flatten(1), index.reshape(-1, taps), weight.reshape(-1, taps).to(table.dtype))
+
+
+class _SumTaps(torch.autograd.Function):
+    """A weighted `embedding_bag`, whose gradient with respect to the table is another one.
+
+    A bin is the sum of its taps' rows. So the gradient of a row is the sum of the gradients of the bins that read it.
+    torch's own backward pass adds tap by tap to a table of zeros and takes more than twice the time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(index, weight)
+        ctx.rows = len(table)
+        return F.embedding_bag(index, table, mode="sum", per_sample_weights=weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        index, weight = ctx.saved_tensors
+        order = index.flatten().int().argsort()  # the taps, row by row; 32 bits are sorted in half the time
+        count = torch.bincount(index.flatten(), minlength=ctx.rows)
+        bins = order // index.shape[1]
+        weights = weight.flatten()[order]
+        of_rows = F.embedding_bag(bins, *gradients, count.cumsum(0) - count, mode="sum", per_sample_weights=weights)
+        return of_rows, None, None
