@@ -20,8 +20,8 @@ EXAMPLE = (1, 128, 96)  # slices, height and width that OpenVINO's graph is reco
 def avoid_broken_amx() -> None:
     """Keep torch from the matrix unit AMX where the processor has it and the virtual machine does not let it be used.
 
-    There, a bfloat16 multiplication kills the process ("Illegal instruction"). It is tried in a child process. The limit
-    is read when torch first multiplies in bfloat16, so this must come before.
+    There, a bfloat16 multiplication kills the process ("Illegal instruction"). It is tried in a child process. The
+    limit is read when torch first multiplies in bfloat16, so this must come before.
     """
     if LIMIT in os.environ or not hasattr(os, "fork") or not torch.cpu._is_amx_tile_supported():
         return
