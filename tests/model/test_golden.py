@@ -16,8 +16,7 @@ from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detections
 from mm3d.model.head import CascadeHead, Proposals
 from mm3d.model.import_checkpoint import DETECTRON2_TO_OURS, rename
-from mm3d.model.losses import Targets, detection_losses
-from mm3d.model.matching import CostWeights, match, matching_cost
+from mm3d.model.losses import CostWeights, Targets, detection_losses, match, matching_cost
 from mm3d.model.roi_align import Pyramid, make_table, roi_align
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "sparse_rcnn_small.safetensors"

@@ -12,8 +12,7 @@ from torch.multiprocessing.spawn import spawn
 
 from mm3d.model.detector import Breasts, Detections
 from mm3d.model.fusion import FUSIONS
-from mm3d.model.losses import Losses, LossWeights, Targets, detection_losses
-from mm3d.model.matching import CostWeights, match
+from mm3d.model.losses import CostWeights, Losses, LossWeights, Targets, detection_losses, match
 from mm3d.shared.errors import InputError
 
 PRESENT = ((True, True), (True, False), (True, True))

@@ -1,16 +1,22 @@
-"""The training loss: M&M's finding-, image- and breast-level terms, and the slice term that M&M-3D adds (Eq. 7)."""
+"""The training loss: M&M's finding-, image- and breast-level terms, and the slice term that M&M-3D adds (Eq. 7).
+
+Which proposal answers for which annotation is the cheapest one-to-one assignment, for each head and view: `match`.
+"""
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from mm3d.model.boxes import iou_and_giou
 from mm3d.model.detector import VIEWS, Detections
-from mm3d.model.matching import FOCAL_ALPHA, FOCAL_GAMMA, CostWeights, match, matching_cost
 from mm3d.shared.errors import InputError
+
+FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,18 @@ class Targets:
         shows = torch.zeros_like(self.annotated)
         shows[self.places[:, 0], self.places[:, 1]] = True
         return torch.where(self.annotated, shows, self.malignant[:, None])
+
+
+@dataclass(frozen=True)
+class CostWeights:
+    """The weights of class, box distance and overlap, both in matching and in the loss (Sparse R-CNN's 2, 5, 2)."""
+
+    focal: float = 2.0
+    """Malignancy of the proposal."""
+    l1: float = 5.0
+    """Distance of the corners, as a share of the image."""
+    giou: float = 2.0
+    """Generalised intersection over union."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +210,31 @@ def _match_all(detections: Detections, targets: Targets, sizes: Tensor, weights:
         place = (torch.full_like(head, number) for number in (breast, view))
         pairs.append(torch.stack([head, *place, proposal, here[annotation]]))
     return torch.cat(pairs, dim=1)
+
+
+def matching_cost(logits: Tensor, boxes: Tensor, truth: Tensor, size: Tensor, weights: CostWeights) -> Tensor:
+    """The cost of every proposal for every annotation of one view.
+
+    logits: (..., N), boxes: (..., N, 4), truth: (G, 4) annotated boxes, size: (2,) height and width -> (..., N, G)
+    """
+    p = logits.float().sigmoid()
+    positive = FOCAL_ALPHA * (1 - p) ** FOCAL_GAMMA * -(p + 1e-8).log()
+    negative = (1 - FOCAL_ALPHA) * p**FOCAL_GAMMA * -(1 - p + 1e-8).log()
+    boxes, truth = boxes.float()[..., :, None, :], truth.float()
+    scale = size.flip(-1).repeat(2).float()  # width, height, width, height
+    l1 = (boxes / scale - truth / scale).abs().sum(dim=-1)
+    giou = iou_and_giou(boxes, truth)[1]
+    return weights.focal * (positive - negative)[..., None] + weights.l1 * l1 - weights.giou * giou
+
+
+def match(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Costs of I heads (I, N, G) -> heads, proposals and annotations of the pairs, min(N, G) for each head."""
+    # A diverged training has NaN costs. The loss reports that, so the matching only has to survive it.
+    numbers = torch.nan_to_num(cost.detach(), nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
+    pairs = [linear_sum_assignment(of_head) for of_head in numbers]
+    head = np.repeat(np.arange(len(pairs)), [len(proposals) for proposals, _ in pairs])
+    proposal, annotation = np.concatenate(pairs, axis=1)
+    return tuple(torch.as_tensor(index, device=cost.device) for index in (head, proposal, annotation))  # type: ignore[return-value]
 
 
 def _sigmoid_focal(logits: Tensor, labels: Tensor) -> Tensor:
