@@ -74,12 +74,13 @@ class FoldedConv2d(nn.Module):
 
     def __init__(self, convolution: nn.Conv2d, norm: FrozenBatchNorm2d) -> None:
         super().__init__()
-        self.weight, self.stride, self.padding = convolution.weight, convolution.stride, convolution.padding
+        self.weight = convolution.weight
+        self.place: Any = {"stride": convolution.stride, "padding": convolution.padding}
         self.norm = (norm,)  # in a tuple, so that it stays a part of its own layer alone
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.fold()
-        return F.conv2d(x, weight, bias, self.stride, self.padding)
+        return F.conv2d(x, weight, bias, **self.place)
 
     def fold(self) -> tuple[Tensor, Tensor]:
         (norm,) = self.norm
@@ -97,6 +98,7 @@ def _build_body(config: BackboneConfig) -> nn.Module:
             layer.inplace = True
         norm = getattr(layer, "normalization", None)
         if isinstance(norm, nn.BatchNorm2d) and config.norm == "frozen":
+            assert isinstance(layer.convolution, nn.Conv2d)
             layer.normalization = FrozenBatchNorm2d(norm.num_features, norm.eps)
             layer.convolution = FoldedConv2d(layer.convolution, layer.normalization)
         elif isinstance(norm, nn.BatchNorm2d):

@@ -48,8 +48,8 @@ def fold_batch_norms(backbone: Backbone) -> Backbone:
         folded = getattr(layer, "convolution", None)
         if isinstance(folded, FoldedConv2d):
             weight, bias = (nn.Parameter(tensor.detach()) for tensor in folded.fold())
-            outputs, inputs, *kernel = weight.shape
-            plain = nn.Conv2d(inputs, outputs, kernel, folded.stride, folded.padding, device="meta")
+            outputs, inputs, height, width = weight.shape
+            plain = nn.Conv2d(inputs, outputs, (height, width), **folded.place, device="meta")
             plain.weight, plain.bias = weight, bias
             layer.convolution, layer.normalization = plain, nn.Identity()
     return backbone

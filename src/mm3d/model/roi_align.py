@@ -162,10 +162,10 @@ class _SumTaps(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        index, weight = ctx.saved_tensors
+        (gradient,), (index, weight) = gradients, ctx.saved_tensors
         order = index.flatten().int().argsort()  # the taps, row by row; 32 bits are sorted in half the time
         count = torch.bincount(index.flatten(), minlength=ctx.rows)
         bins = order // index.shape[1]
         weights = weight.flatten()[order]
-        of_rows = F.embedding_bag(bins, *gradients, count.cumsum(0) - count, mode="sum", per_sample_weights=weights)
+        of_rows = F.embedding_bag(bins, gradient, count.cumsum(0) - count, mode="sum", per_sample_weights=weights)
         return of_rows, None, None
