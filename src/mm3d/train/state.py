@@ -22,6 +22,7 @@ from mm3d.train.config import OptimiserConfig
 CHECKPOINTS = "checkpoints"
 HEADER = "mm3d-training"
 IN_HEADER = ("step", "best", "best_step", "worse", "stopped", "figures")
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # of AdamW, for each parameter
 KEPT = 2
 
 
@@ -132,14 +133,15 @@ def load_checkpoint(state: State) -> list[str]:
 
 
 def _load_tensors(state: State, tensors: dict[str, Tensor]) -> None:
-    def of(part: str) -> dict[str, Tensor]:
-        return {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
-
-    state.learner.load_state_dict(of("learner/"))
+    parts: dict[str, dict[str, Tensor]] = {"learner": {}, "optimiser": {}, "average": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    state.learner.load_state_dict(parts["learner"])
     if state.average is not None:
-        state.average.module.load_state_dict(of("average/"))
+        state.average.module.load_state_dict(parts["average"])
     for name, parameter in state.learner.named_parameters():
-        for moment, saved in of(f"optimiser/{name}/").items():
-            # AdamW keeps the count of steps on the CPU, and the moments beside the parameter.
-            moved = saved if moment == "step" else torch.empty_like(parameter).copy_(saved)
-            state.optimiser.state[parameter][moment] = moved
+        saved = {m: parts["optimiser"][f"{name}/{m}"] for m in MOMENTS if f"{name}/{m}" in parts["optimiser"]}
+        if saved:  # AdamW keeps the count of steps on the CPU, and the moments beside the parameter
+            moved = {m: torch.empty_like(parameter).copy_(saved[m]) for m in MOMENTS if m != "step"}
+            state.optimiser.state[parameter] = saved | moved
