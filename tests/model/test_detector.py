@@ -9,7 +9,7 @@ from support.examples import DEVICES, TINY, build, max_difference, random_breast
 
 from mm3d.model.backbone import FrozenBatchNorm2d
 from mm3d.model.boxes import from_cxcywh
-from mm3d.model.config import BACKBONES
+from mm3d.model.config import BACKBONES, BackboneConfig
 from mm3d.model.detector import Breasts, Detections, Detector
 from mm3d.model.fusion import FUSIONS, TimeSform
 from mm3d.model.head import CascadeHead
@@ -104,7 +104,7 @@ def test_a_breast_does_not_depend_on_the_others_in_its_batch() -> None:
     torch.testing.assert_close(together.boxes[:, 1:], alone.boxes, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backbone", ["small", "resnet18", "pvt_v2_b2_li"])
+@pytest.mark.parametrize("backbone", ["small", "resnet18", "pvt_v2_b2_li", "efficientnet_lite0"])
 def test_padding_a_batch_changes_nothing(backbone: str) -> None:
     """Boxes scaled by the padded size would land half an image away; and GroupNorm must not see the padding either."""
     model = build(tiny(backbone=BACKBONES[backbone], proposal_start="image"))
@@ -158,8 +158,11 @@ def test_inference_and_training_build_the_same_pyramid() -> None:
     assert_same(written_in_place, model(breasts))
 
 
-def test_folded_batchnorms_change_nothing_and_leave_the_model_alone() -> None:
-    model = build(tiny(backbone=dataclasses.replace(TINY.backbone, norm="frozen")))
+@pytest.mark.parametrize(
+    "backbone", [dataclasses.replace(TINY.backbone, norm="frozen"), BACKBONES["efficientnet_lite0"]]
+)
+def test_folded_batchnorms_change_nothing_and_leave_the_model_alone(backbone: BackboneConfig) -> None:
+    model = build(tiny(backbone=backbone))
     for module in model.modules():
         if isinstance(module, FrozenBatchNorm2d):
             module.running_mean.uniform_(-0.2, 0.2)

@@ -15,7 +15,8 @@ from torch import Tensor
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detections
 from mm3d.model.head import CascadeHead, Proposals
-from mm3d.model.import_checkpoint import DETECTRON2_TO_OURS, rename
+from mm3d.model.import_backbone import rename
+from mm3d.model.import_checkpoint import DETECTRON2_TO_OURS
 from mm3d.model.losses import CostWeights, Targets, detection_losses, match, matching_cost
 from mm3d.model.roi_align import Pyramid, make_table, roi_align
 

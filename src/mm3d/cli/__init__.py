@@ -191,10 +191,11 @@ def _phantom(arguments: argparse.Namespace) -> int:
 def _add_import_weights(commands: Commands) -> None:
     importer = commands.add_parser(
         "import-weights",
-        help="turn a public Sparse R-CNN checkpoint into start weights",
+        help="turn a public checkpoint into start weights",
         description="Turn a public Sparse R-CNN checkpoint (of detectron2, of mmdetection, or of PVT with PVTv2-Li; "
-        ".pth or .safetensors) into weights that 'mm3d train --start' takes. Print which of its weights were loaded or "
-        "dropped, and which weights are new.",
+        ".pth or .safetensors), or an EfficientNet-Lite that was trained on ImageNet, into weights that 'mm3d train "
+        "--start' takes. Print which of its weights were loaded or dropped, and which are new. docs/training.md says "
+        "where to find backbones.",
     )
     importer.add_argument("source", type=Path, metavar="FILE", help="the downloaded checkpoint")
     output = "the .safetensors file to write"

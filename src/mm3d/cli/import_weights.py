@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from mm3d.model.config import BACKBONES
-from mm3d.model.import_checkpoint import NOT_A_WEIGHT, Import, import_checkpoint
+from mm3d.model.import_backbone import NOT_A_WEIGHT
+from mm3d.model.import_checkpoint import Import, import_checkpoint
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
@@ -20,7 +21,8 @@ PARTS = {
     "proposal_": "proposals",
     ".cross_attn.": "heads: cross-attention",
     ".cls_logit.": "heads: class",
-    "": "heads",
+    "heads.": "heads",
+    "": "classifier",
 }
 
 
@@ -39,7 +41,7 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
         "new": list(imported.transfer.new),
     }
     use = f"Start weights for training: never trained on mammograms, detects nothing yet. {RESEARCH_ONLY}"
-    save(imported.model, output, provenance, use)
+    save(imported.model, output, provenance, use, imported.only_body)
     dropped = imported.transfer.dropped
     console = Console()
     console.print(_make_table(imported.transfer))
@@ -53,9 +55,14 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
 def _describe(imported: Import) -> str:
     config = imported.model.config
     backbone = next((name for name, known in BACKBONES.items() if known == config.backbone), None)
-    widths = "-".join(map(str, config.backbone.widths))
+    backbone = backbone or f"{config.backbone.family} {'-'.join(map(str, config.backbone.widths))}"
+    if imported.only_body:
+        return (
+            f"{imported.family}, the backbone {backbone}; on a drawn picture its features differ from those of the "
+            f"file's own network by {imported.difference:.0e}"
+        )
     return (
-        f"Sparse R-CNN of {imported.family}, {backbone or f'{config.backbone.family} {widths}'}, "
+        f"Sparse R-CNN of {imported.family}, {backbone}, "
         f"{config.proposals} proposals, {config.channels} channels, {config.heads} heads"
     )
 

@@ -1,9 +1,10 @@
-"""The feature extractor: a backbone of `transformers` and a feature pyramid (FPN) on its four stages.
+"""The feature extractor: a body, such as a ResNet of `transformers`, and a feature pyramid (FPN) on its four stages.
 
-To add a family of backbones, write a function that describes it, and its line in `FAMILIES`; then add it to
+To add a family of backbones, write a function that builds its body, and its line in `FAMILIES`; then add it to
 `BackboneConfig.family` and its members to `BACKBONES` (config.py).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
+from mm3d.model.efficientnet import EfficientNetLite
 
 
 class Backbone(nn.Module):
@@ -20,7 +22,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = config
         self.body = _build_body(config.backbone)
-        self.lateral = nn.ModuleList(nn.Conv2d(width, config.channels, 1) for width in config.backbone.widths)
+        widths: Any = self.body.channels  # of its four stages
+        self.lateral = nn.ModuleList(nn.Conv2d(width, config.channels, 1) for width in widths)
         self.output = nn.ModuleList(nn.Conv2d(config.channels, config.channels, 3, padding=1) for _ in range(4))
         for conv in [*self.lateral, *self.output]:
             nn.init.kaiming_uniform_(conv.weight, a=1)
@@ -75,7 +78,11 @@ class FoldedConv2d(nn.Module):
     def __init__(self, convolution: nn.Conv2d, norm: FrozenBatchNorm2d) -> None:
         super().__init__()
         self.weight = convolution.weight
-        self.place: Any = {"stride": convolution.stride, "padding": convolution.padding}
+        self.place: Any = {
+            "stride": convolution.stride,
+            "padding": convolution.padding,
+            "groups": convolution.groups,
+        }
         self.norm = (norm,)  # in a tuple, so that it stays a part of its own layer alone
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,11 +95,19 @@ class FoldedConv2d(nn.Module):
         return self.weight * factor[:, None, None, None], norm.bias - norm.running_mean * factor
 
 
-def _build_body(config: BackboneConfig) -> nn.Module:
-    """An AutoBackbone with one grey input channel, random weights, and another norm instead of BatchNorm."""
-    from transformers import AutoBackbone  # slow to import: only when a model is built
+def freeze_stages(backbone: Backbone, count: int) -> None:
+    """Keep the first stages of the body as they are: their parameters get no gradient, so no time goes into it."""
+    if count:
+        parameters = list(backbone.body.parameters())
+        stage = backbone.body(torch.rand(1, 1, 64, 64, device=parameters[0].device)).feature_maps[count - 1]
+        gradients = torch.autograd.grad(stage.sum(), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.requires_grad_(gradient is None)  # what the stage does not depend on comes after it
 
-    body: nn.Module = AutoBackbone.from_config(FAMILIES[config.family](config))
+
+def _build_body(config: BackboneConfig) -> nn.Module:
+    """A body with one grey input channel, random weights, and another norm instead of BatchNorm."""
+    body = FAMILIES[config.family](config)
     for layer in list(body.modules()):
         if isinstance(layer, nn.ReLU):
             layer.inplace = True
@@ -106,17 +121,18 @@ def _build_body(config: BackboneConfig) -> nn.Module:
     return body
 
 
-def _describe_resnet(config: BackboneConfig) -> Any:
-    from transformers import ResNetConfig
+def _build_resnet(config: BackboneConfig) -> nn.Module:
+    from transformers import AutoBackbone, ResNetConfig  # slow to import: only when a model is built
 
-    return ResNetConfig(embedding_size=config.stem, layer_type=config.layer, **_describe_stages(config))
+    settings = ResNetConfig(embedding_size=config.stem, layer_type=config.layer, **_describe_stages(config))
+    return AutoBackbone.from_config(settings)
 
 
-def _describe_pvt(config: BackboneConfig) -> Any:
-    from transformers import PvtV2Config
+def _build_pvt(config: BackboneConfig) -> nn.Module:
+    from transformers import AutoBackbone, PvtV2Config
 
     fixed = {"num_attention_heads": [1, 2, 5, 8], "mlp_ratios": [8, 8, 4, 4], "linear_attention": True}
-    return PvtV2Config(**fixed, **_describe_stages(config))
+    return AutoBackbone.from_config(PvtV2Config(**fixed, **_describe_stages(config)))
 
 
 def _describe_stages(config: BackboneConfig) -> dict[str, Any]:
@@ -128,5 +144,9 @@ def _describe_stages(config: BackboneConfig) -> dict[str, Any]:
     }
 
 
-# For each family, the configuration that `transformers` builds it from.
-FAMILIES = {"resnet": _describe_resnet, "pvt_v2_li": _describe_pvt}
+# For each family, the function that builds a body. A body has `channels`, and its output has `feature_maps`.
+FAMILIES: dict[str, Callable[[BackboneConfig], nn.Module]] = {
+    "resnet": _build_resnet,
+    "pvt_v2_li": _build_pvt,
+    "efficientnet_lite": EfficientNetLite,
+}

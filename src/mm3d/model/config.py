@@ -15,29 +15,31 @@ EngineName = Literal["torch", "openvino"]
 class BackboneConfig:
     """The shape of the feature extractor. Its four stages have strides 4, 8, 16, 32."""
 
-    family: Literal["resnet", "pvt_v2_li"] = "resnet"
-    """ResNet, or PVTv2 with linear attention ("li")."""
+    family: Literal["resnet", "pvt_v2_li", "efficientnet_lite"] = "resnet"
+    """ResNet, PVTv2 with linear attention ("li"), or EfficientNet-Lite."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """Channels of the four stages."""
+    """Channels of the four stages, or of the seven parts of an EfficientNet."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
-    """Blocks in each of the four stages."""
+    """Blocks in each of them."""
     layer: Literal["basic", "bottleneck"] = "bottleneck"
-    """The ResNet's block. PVTv2 does not use it."""
+    """The ResNet's block."""
     stem: int = 64
-    """Channels of the ResNet's first convolution. PVTv2 does not use it."""
+    """Channels of the first convolution. PVTv2 does not use it."""
     norm: Literal["frozen", "group"] = "frozen"
-    """What replaces the ResNet's BatchNorm, because batches are small: "frozen" keeps its pretrained statistics, and
-    "group" is GroupNorm, for training from scratch. PVTv2 has LayerNorm and keeps it."""
+    """What replaces BatchNorm, because batches are small: "frozen" keeps its pretrained statistics, and "group" is
+    GroupNorm, for training from scratch. PVTv2 has LayerNorm and keeps it."""
 
     def __post_init__(self) -> None:
         check(self)
-        if self.family == "resnet" and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
+        has_batch_norm = self.family != "pvt_v2_li"
+        if has_batch_norm and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
             raise InputError(
                 f"With norm = group, stem {self.stem} and widths {self.widths} must be multiples of {GROUPS}."
             )
-        if len(self.widths) != 4 or len(self.depths) != 4:
+        parts = 7 if self.family == "efficientnet_lite" else 4
+        if len(self.widths) != parts or len(self.depths) != parts:
             raise InputError(
-                f"A backbone has four stages; widths {self.widths} and depths {self.depths} must have four."
+                f"{self.family} needs {parts} widths and {parts} depths, not {self.widths} and {self.depths}."
             )
 
 
@@ -48,6 +50,15 @@ BACKBONES = {
     "resnet50": BackboneConfig(),
     "resnet101": BackboneConfig(depths=(3, 4, 23, 3)),
     "pvt_v2_b2_li": BackboneConfig(family="pvt_v2_li", widths=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
+    "efficientnet_lite0": BackboneConfig(
+        family="efficientnet_lite", widths=(16, 24, 40, 80, 112, 192, 320), depths=(1, 2, 2, 3, 3, 4, 1), stem=32
+    ),
+    "efficientnet_lite1": BackboneConfig(
+        family="efficientnet_lite", widths=(16, 24, 40, 80, 112, 192, 320), depths=(1, 3, 3, 4, 4, 5, 1), stem=32
+    ),
+    "efficientnet_lite2": BackboneConfig(
+        family="efficientnet_lite", widths=(16, 24, 48, 88, 120, 208, 352), depths=(1, 3, 3, 4, 4, 5, 1), stem=32
+    ),
 }
 
 

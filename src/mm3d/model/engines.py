@@ -49,6 +49,7 @@ def fold_batch_norms(backbone: Backbone) -> Backbone:
         if isinstance(folded, FoldedConv2d):
             weight, bias = (nn.Parameter(tensor.detach()) for tensor in folded.fold())
             outputs, inputs, height, width = weight.shape
+            inputs *= folded.place["groups"]
             plain = nn.Conv2d(inputs, outputs, (height, width), **folded.place, device="meta")
             plain.weight, plain.bias = weight, bias
             layer.convolution, layer.normalization = plain, nn.Identity()

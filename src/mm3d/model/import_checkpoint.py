@@ -1,8 +1,10 @@
-"""Start weights from other projects: Sparse R-CNN checkpoints of detectron2, mmdetection and PVT.
+"""Start weights from other projects: Sparse R-CNN checkpoints of detectron2, mmdetection and PVT, and backbones.
 
-All three hold the same network under other names. mmdetection's names are translated to detectron2's, and those to
-ours. What a checkpoint lacks (cross-attention, our one class) is new. What we lack (80 COCO classes) is dropped. A file
-with an unknown name is refused, because a model that is loaded in part is worse than none.
+The three checkpoints hold the same network under other names. mmdetection's names are translated to detectron2's, and
+those to ours. What a checkpoint lacks (cross-attention, our one class) is new. What we lack (80 COCO classes) is
+dropped. A file with an unknown name is refused, because a model that is loaded in part is worse than none.
+
+Backbones that were trained on ImageNet are translated by `import_backbone`. All but the backbone's body is new then.
 """
 
 import hashlib
@@ -18,11 +20,19 @@ from torch import Tensor
 
 from mm3d.model.config import BackboneConfig, ModelConfig
 from mm3d.model.detector import Detector
-from mm3d.model.weights import Transfer
+from mm3d.model.import_backbone import (
+    NOT_A_WEIGHT,
+    Rules,
+    Translation,
+    draw_picture,
+    rename,
+    translate_efficientnet,
+)
+from mm3d.model.weights import BODY, Transfer
 from mm3d.shared.errors import InputError
 
-Family = Literal["detectron2", "mmdetection", "PVT"]
-Rules = list[tuple[str, str]]  # parts of names and what replaces them, applied in this order
+Family = Literal["detectron2", "mmdetection", "PVT", "EfficientNet-Lite"]
+BACKBONE_FAMILIES = ("EfficientNet-Lite",)
 
 MMDETECTION_TO_DETECTRON2: Rules = [
     ("roi_head.bbox_head.", "head.head_series."),
@@ -93,7 +103,7 @@ PVT_TO_OURS: Rules = [
 
 # Tensors that are not weights: counters, and image statistics, which our configuration holds.
 NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
-NOT_A_WEIGHT = "not a weight"
+TOLERANCE = 1e-3  # of a backbone's features; rounding alone makes about 1e-5
 
 
 @dataclass(frozen=True)
@@ -104,20 +114,46 @@ class Import:
     family: Family
     sha256: str
     transfer: Transfer
+    difference: float | None  # of a backbone's features on a picture from those of the file's own network
+
+    @property
+    def only_body(self) -> bool:
+        """Whether the checkpoint has nothing but the body of a backbone."""
+        return self.family in BACKBONE_FAMILIES
 
 
 def import_checkpoint(path: Path | str) -> Import:
-    """Read a public Sparse R-CNN checkpoint and build the detector it fits, with our one class and one grey channel."""
+    """Read a public checkpoint and build the detector it fits, with our one class and one grey channel.
+
+    A checkpoint is a Sparse R-CNN, or a backbone that was trained on ImageNet.
+    """
     path = Path(path)
     source = _read(path)
     family = _find_family(path, source)
-    state, dropped = _translate(family, source)
+    if family == "EfficientNet-Lite":
+        translation = translate_efficientnet(path, source)
+    else:
+        state, dropped = _translate(family, source)
+        translation = Translation(_find_config(path, family, state), state, dropped)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # new tensors start the same every time: one checkpoint gives one imported file
-        model = Detector(_find_config(path, family, state))
-    own = model.state_dict()
+        model = Detector(translation.config)
+    transfer = _load_state(path, family, model, translation)
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Import(model, family, sha256, transfer, check_stages(path, model, translation))
 
-    is_new = {name for name in own if ".cross_attn." in name}
+
+def _load_state(path: Path, family: Family, model: Detector, translation: Translation) -> Transfer:
+    """Load a translated checkpoint into the model that was built for it. It must be complete."""
+    state, own = dict(translation.state), model.state_dict()
+    converted, dropped = dict(translation.converted), dict(translation.dropped)
+    if family in BACKBONE_FAMILIES:
+        remedy = "give the published file unchanged"
+        is_new = {name for name in own if not name.startswith(BODY)}
+    else:
+        remedy = "give a complete Sparse R-CNN on ResNet or PVTv2-Li (the other PVTs differ)"
+        is_new = {name for name in own if ".cross_attn." in name}
     problems = {
         "has names that are not understood": [name for name in state if name not in own],
         "lacks": [name for name in own if name not in state and name not in is_new],
@@ -126,11 +162,10 @@ def import_checkpoint(path: Path | str) -> Import:
     for problem, names in problems.items():
         if names:
             raise InputError(
-                f"{path} looks like {family}, but {problem} ({len(names)}): {_list_some(names)}; give a complete "
-                "Sparse R-CNN on ResNet or PVTv2-Li (the other PVTs differ), or download it again."
+                f"{path} looks like {family}, but {problem} ({len(names)}): {_list_some(names)}; {remedy}, or download "
+                "it again."
             )
 
-    converted = {}
     for name in list(state):
         shape, wanted = state[name].shape, own[name].shape
         if ".cls_logit." in name and shape != wanted:
@@ -143,19 +178,39 @@ def import_checkpoint(path: Path | str) -> Import:
             converted[name] = "RGB weights summed to one grey channel"
         if name in state and state[name].shape != wanted:
             raise InputError(
-                f"{path} is not the published Sparse R-CNN: {name} has shape {tuple(shape)} instead of "
+                f"{path} is not as {family} was published: {name} has shape {tuple(shape)} instead of "
                 f"{tuple(wanted)}; give an unchanged checkpoint."
             )
     model.load_state_dict(state, strict=False)
-    transfer = Transfer(
+    return Transfer(
         loaded=tuple(name for name in state if name not in converted),
         converted=converted,
-        new=tuple(name for name in own if name in is_new),
+        new=() if family in BACKBONE_FAMILIES else tuple(name for name in own if name in is_new),
         dropped=dropped,
     )
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return Import(model, family, sha256, transfer)
+
+
+def check_stages(path: Path, model: Detector, translation: Translation) -> float | None:
+    """Compare the stages of a backbone with those of the file's own network, if they can be computed.
+
+    Returns the greatest difference, as a share of the stage's greatest value.
+    """
+    if translation.compute_stages is None:
+        return None
+    picture = draw_picture()
+    with torch.no_grad():
+        wanted = translation.compute_stages(picture)
+        normalised = (picture - model.config.pixel_mean) / model.config.pixel_std
+        stages = list(model.backbone.body(normalised).feature_maps)
+    difference = max(
+        float((ours - theirs).abs().max() / theirs.abs().max()) for ours, theirs in zip(stages, wanted, strict=True)
+    )
+    if not difference < TOLERANCE:
+        raise InputError(
+            f"{path} was not imported: our backbone's features differ from the file's own by {difference:.1%}; "
+            "give the published file unchanged."
+        )
+    return difference
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -188,7 +243,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         isinstance(v, Tensor) and isinstance(k, str) for k, v in content.items()
     )
     if not is_state or not content:
-        raise InputError(f"{path} holds no state dict; give a checkpoint of detectron2, mmdetection or PVT.")
+        raise InputError(f"{path} holds no state dict; give a checkpoint as it was published.")
     return {name.removeprefix("module."): tensor for name, tensor in content.items()}  # the prefix is DDP's
 
 
@@ -197,11 +252,13 @@ def _find_family(path: Path, source: dict[str, Tensor]) -> Family:
         return "detectron2"
     if any(name.startswith("roi_head.bbox_head.") for name in source):
         return "PVT" if any(name.startswith("backbone.patch_embed1.") for name in source) else "mmdetection"
+    if "_conv_stem.weight" in source and "_blocks.0._depthwise_conv.weight" in source:
+        return "EfficientNet-Lite"
     if "proposal_features" in source:
         raise InputError(f"{path} is a weights file of mm3d already; use it as it is.")
     raise InputError(
-        f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, "
-        f"not one whose {len(source)} names begin {_list_some(list(source))}."
+        f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, or an "
+        f"EfficientNet-Lite, not one whose {len(source)} names begin {_list_some(list(source))}."
     )
 
 
@@ -221,12 +278,6 @@ def _translate(family: Family, source: dict[str, Tensor]) -> tuple[dict[str, Ten
         else:
             state[ours] = tensor
     return state, dropped
-
-
-def rename(rules: Rules, name: str) -> str:
-    for theirs, ours in rules:
-        name = name.replace(theirs, ours)
-    return name
 
 
 def _find_config(path: Path, family: Family, state: dict[str, Tensor]) -> ModelConfig:

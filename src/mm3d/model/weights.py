@@ -18,6 +18,7 @@ from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
 HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
+BODY = "backbone.body."  # how the names of a backbone's tensors begin, without the feature pyramid
 FORMAT = 1
 SHIPPED = "dbt"  # the name of the weights that are used where none are given
 RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
@@ -43,7 +44,13 @@ class Transfer:
     dropped: dict[str, str]  # the weights' tensors that were not used, and why
 
 
-def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended_use: str = RESEARCH_ONLY) -> None:
+def save(
+    model: Detector,
+    path: Path | str,
+    provenance: dict[str, Any],
+    intended_use: str = RESEARCH_ONLY,
+    only_body: bool = False,
+) -> None:
     """Write a model to a weights file. An existing file is replaced only when the new one is complete.
 
     Parameters
@@ -56,12 +63,15 @@ def save(model: Detector, path: Path | str, provenance: dict[str, Any], intended
         Where the weights come from, as plain data for JSON.
     intended_use : str
         What the weights may be used for.
+    only_body : bool
+        Write only the body of the backbone. A training may start from such a file, with any heads.
     """
     path = Path(path)
     if model.only_for_inference:
         raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
     header = WeightsHeader(model.config, provenance, intended_use)
-    save_tensors(model.state_dict(), path, {HEADER: json.dumps(to_dict(header))})
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not only_body or name.startswith(BODY)}
+    save_tensors(tensors, path, {HEADER: json.dumps(to_dict(header))})
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -94,6 +104,10 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
     """
     path = Path(path)
     config = read_header(path).config
+    if has_only_body(path):
+        raise InputError(
+            f"{path} has only the body of a backbone; start a training from it: mm3d train --start {path}."
+        )
     with torch.device("meta"):
         model = Detector(config if chunk is None else replace(config, chunk=chunk))
     state = _read_tensors(path)
@@ -108,7 +122,8 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
 def start_from(model: Detector, path: Path | str) -> Transfer:
     """Load the tensors that a model shares with a weights file. The model's other tensors keep their values.
 
-    This is how FFDM weights enter M&M-3D (all tensors load) or a fusion with its own parameters (which are new).
+    This is how FFDM weights enter M&M-3D (all tensors load), a fusion with its own parameters (which are new), or the
+    body of a backbone enters any detector.
     """
     path = Path(path)
     read_header(path)
@@ -146,6 +161,12 @@ def read_header(path: Path | str) -> WeightsHeader:
         raise InputError(f"{path} has format {content.get('format')}; this mm3d reads format {FORMAT}: update mm3d.")
     config = from_dict(ModelConfig, content["config"], f"{path}: config")
     return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
+
+
+def has_only_body(path: Path | str) -> bool:
+    """Whether a weights file has nothing but the body of a backbone."""
+    with _open(Path(path)) as file:
+        return all(name.startswith(BODY) for name in file.keys())  # noqa: SIM118 (safe_open is no dictionary)
 
 
 def shipped() -> list[Path]:
