@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from support.blobs import SLICES, H, W, settings, write_blobs, write_settings
 
 from mm3d.cli import main
 from mm3d.model import weights
+from mm3d.model.config import PRESETS, BackboneConfig
+from mm3d.model.detector import Detector
 from mm3d.shared.errors import InputError
 from mm3d.train.config import make_config
 from mm3d.train.log import read_log
@@ -180,6 +183,32 @@ def test_weights_from_mammograms_start_volumes(tmp_path: Path, blobs: Path, caps
     assert (
         weights.read_header(tmp_path / "dbt" / "last.safetensors").provenance["start"]["provenance"]["input"] == "ffdm"
     )
+
+
+def test_a_backbone_starts_any_detector_and_its_frozen_stages_stay(tmp_path: Path, blobs: Path) -> None:
+    """The body brings its own normalisation; the dense stage comes first if wanted; what is frozen does not change."""
+    widths, depths = (8, 8, 16, 16, 16, 24, 32), (1, 1, 1, 2, 1, 1, 1)
+    backbone = BackboneConfig(family="efficientnet_lite", widths=widths, depths=depths, stem=8)
+    start = tmp_path / "body.safetensors"
+    other = replace(PRESETS["tiny"], backbone=backbone, heads=1, channels=16, pixel_mean=0.5, canonical_box=100.0)
+    weights.save(Detector(other), start, {"family": "EfficientNet-Lite"}, only_body=True)
+    plain = settings(
+        blobs,
+        start=str(start),
+        dense={"first": True, "steps": 2, "batch": 2, "backbone_factor": 0.1},
+        optimiser={"freeze": 2, "weight_decay": 0.1},
+        loop={"steps": 2},
+    )
+    run_here(plain, tmp_path / "run")
+    header = weights.read_header(tmp_path / "run" / "last.safetensors")
+    assert header.config == replace(PRESETS["tiny"], backbone=backbone, pixel_mean=0.5)
+    assert header.provenance["start"]["provenance"] == {"family": "EfficientNet-Lite"}
+    before, after = load_file(start), load_file(tmp_path / "run" / "last.safetensors")
+    dense = load_file(tmp_path / "run" / "dense" / "last.safetensors")
+    for name in before:
+        frozen = "running_" in name or "normalization" in name or "stem" in name or name.split(".")[3] in "012"
+        assert torch.equal(before[name], after[name]) == torch.equal(before[name], dense[name]) == frozen, name
+    run_here(plain, tmp_path / "run", resume=True)  # a checkpoint without the moments of frozen tensors can be read
 
 
 @pytest.mark.parametrize("name", ["slices", "mip", "hm", "msp", "volume"])

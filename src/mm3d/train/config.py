@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 from mm3d.data.inputs import InputName
 from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
 from mm3d.model.losses import LossWeights
-from mm3d.model.weights import find, read_header
+from mm3d.model.weights import find, has_only_body, read_header
 from mm3d.shared.config import check, from_dict, to_dict
 from mm3d.shared.errors import InputError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 RANDOM, DENSE = "random", "dense"  # values of `start` that are not paths
+OF_BODY = ("backbone", "pixel_mean", "pixel_std")  # settings of a model that the body of a backbone decides
 
 
 class Range(NamedTuple):
@@ -117,6 +118,8 @@ class OptimiserConfig(Section):
     """The highest learning rate. From scratch at mini scale, use about 5e-4."""
     backbone_factor: NotNegative = 1.0
     """Backbone and FPN learn at this times the rate: below 1 where they are trained already and the heads are not."""
+    freeze: Annotated[int, Range(0, 4)] = 0
+    """This many stages of the backbone, counted from the image, stay as the start weights have them. It saves time."""
     weight_decay: NotNegative = 1e-4
     """AdamW's weight decay."""
     clip: NotNegative = 1.0
@@ -174,14 +177,18 @@ class ValidateConfig(Section):
 
 @dataclass(frozen=True)
 class DenseConfig(Section):
-    """The stage before the training with start = "dense": only backbone and FPN learn, from a map of lesions."""
+    """The stage before the training: only backbone and FPN learn, from a map of lesions."""
 
+    first: bool = False
+    """Whether start weights, too, go through this stage first. start = "dense" does so from random weights."""
     steps: AtLeastOne = 1500
     """Updates of the weights."""
     batch: AtLeastOne = 8
     """Breasts in a batch, over all devices."""
     learning_rate: NotNegative = 1e-3
     """The highest learning rate. After warm-up it follows a cosine."""
+    backbone_factor: NotNegative = 1.0
+    """Backbone and FPN learn at this times the rate: below 1 where they are trained already and the map is not."""
     warmup: Annotated[int, Range(0)] = 50
     """Steps in which the rate rises linearly from 0."""
     levels: Annotated[int, Range(1, 4)] = 1
@@ -195,15 +202,21 @@ class TrainConfig:
     data: DataConfig
     model: ModelConfig = field(default_factory=ModelConfig)
     """In a file: settings of the model that differ from those of `preset` (tiny, mini, paper), or, without a preset,
-    from those of the start weights. backbone may be a name (small, resnet18, resnet50, resnet101, pvt_v2_b2_li)."""
+    from those of the start weights. backbone may be a name (BACKBONES has them)."""
     start: str = RANDOM
-    """random; dense, which first trains backbone and FPN on a map of lesions; or a weights file or run folder."""
+    """random; dense, which first trains backbone and FPN on a map of lesions; or a weights file or run folder. If the
+    file has only the body of a backbone, the rest of the model is that of [model], and random."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     loss: LossWeights = field(default_factory=LossWeights)
     validate: ValidateConfig = field(default_factory=ValidateConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
+
+    @property
+    def dense_first(self) -> bool:
+        """Whether the dense stage comes first."""
+        return self.start == DENSE or self.dense.first
 
     @property
     def start_weights(self) -> str | None:
@@ -236,12 +249,13 @@ def read_config(path: Path, overrides: Sequence[str] = (), start: str | None = N
 def make_config(given: dict[str, Any], where: str) -> TrainConfig:
     """Make a configuration of plain settings, as a file has them. `where` names the file in messages."""
     settings, start, model = dict(given), given.get("start", RANDOM), given.get("model", {})
-    base = None
+    base, only_body = None, False
     if isinstance(start, str) and start not in (RANDOM, DENSE):
         settings["start"] = str(find(start))
         base = read_header(settings["start"]).config  # missing weights are reported before anything else is read
+        only_body = has_only_body(settings["start"])
     if isinstance(model, dict):
-        settings["model"] = _model_settings(model, base, where)
+        settings["model"] = _model_settings(model, base, only_body, where)
     config = from_dict(TrainConfig, settings, where)
     if "model" not in given and base is None:
         raise InputError(
@@ -251,15 +265,19 @@ def make_config(given: dict[str, Any], where: str) -> TrainConfig:
     return config
 
 
-def _model_settings(given: dict[str, Any], base: ModelConfig | None, where: str) -> dict[str, Any]:
-    """The complete [model]: what is given, over the settings of the preset or of the start weights, `base`."""
+def _model_settings(given: dict[str, Any], base: ModelConfig | None, only_body: bool, where: str) -> dict[str, Any]:
+    """The complete [model]: what is given, over the settings of the preset or of the start weights, `base`.
+
+    If these have only the body of a backbone, they say nothing about the rest of the model, which is the preset's.
+    """
     preset, backbone = given.get("preset"), given.get("backbone")
     for name, value, known in (("preset", preset, PRESETS), ("backbone", backbone, BACKBONES)):
         if value is not None and not isinstance(value, dict) and value not in known:
             raise InputError(f"{where}: 'model': {name} must be one of {', '.join(known)}, not {value!r}.")
+    of_body = {name: to_dict(base)[name] for name in OF_BODY} if base is not None and only_body else {}
     if preset is not None or base is None:
         base = PRESETS[preset or "paper"]
-    settings = to_dict(base) | given
+    settings = to_dict(base) | of_body | given
     settings.pop("preset", None)
     if isinstance(backbone, str):
         settings["backbone"] = to_dict(BACKBONES[backbone])

@@ -6,7 +6,7 @@ runs/name/
     curves.png            the log as a picture
     best.safetensors      weights of the best validation; last.safetensors: of the last one
     checkpoints/          what --resume continues from
-    dense/                the same for the dense stage, with start = "dense"
+    dense/                the same for the dense stage, if there is one
 """
 
 import json
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from mm3d import __version__
 from mm3d.data.prepare.prepared import read_notes
 from mm3d.model import weights
+from mm3d.model.backbone import freeze_stages
 from mm3d.model.detector import Detector
 from mm3d.model.losses import LossWeights, detection_losses
 from mm3d.output.predictions import BreastPrediction
@@ -38,7 +39,7 @@ from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, save_json
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
-from mm3d.train.config import DENSE, LoopConfig, OptimiserConfig, TrainConfig, read_config
+from mm3d.train.config import DENSE, OF_BODY, LoopConfig, OptimiserConfig, TrainConfig, read_config
 from mm3d.train.data import Batch, TrainingBreast, read_batches
 from mm3d.train.dense import DenseLearner
 from mm3d.train.log import Log, peak_memory
@@ -95,7 +96,8 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     provenance = describe(config, breasts, console)
     if config.start_weights is not None:
         provenance["start"] = load_start(detector, config, console)
-    if config.start == DENSE and not find_checkpoints(folder):
+    freeze_stages(detector.backbone, config.optimiser.freeze)
+    if config.dense_first and not find_checkpoints(folder):
         stage = make_dense_config(config)
         dense = fabric.to_device(DenseLearner(detector, config.dense.levels, autocast))
         state = make_state(dense, stage.optimiser, folder / DENSE, provenance | {"stage": DENSE})
@@ -128,7 +130,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     ranks = devices * nodes
     for name, batch in (("loop.batch", config.loop.batch), ("dense.batch", config.dense.batch)):
-        if batch % ranks and (name == "loop.batch" or config.start == DENSE):
+        if batch % ranks and (name == "loop.batch" or config.dense_first):
             raise InputError(f"{name} = {batch} cannot be shared by {ranks} processes; make it a multiple.")
     if config.loop.accelerator == "cuda" and not torch.cuda.is_available():
         raise InputError("loop.accelerator is cuda, but there is no GPU that torch can use; set it to auto or cpu.")
@@ -152,7 +154,7 @@ def make_dense_config(config: TrainConfig) -> TrainConfig:
     optimiser = replace(config.optimiser, learning_rate=dense.learning_rate, warmup=dense.warmup, schedule="cosine")
     return replace(
         config,
-        optimiser=replace(optimiser, backbone_factor=1.0, ema=0.0),
+        optimiser=replace(optimiser, backbone_factor=dense.backbone_factor, ema=0.0),
         loop=replace(config.loop, steps=dense.steps, batch=dense.batch, accumulate=1),
         validate=replace(config.validate, metric="auc", patience=0),
     )
@@ -161,7 +163,7 @@ def make_dense_config(config: TrainConfig) -> TrainConfig:
 def load_start(detector: Detector, config: TrainConfig, console: Console) -> dict[str, Any]:
     """Load the start weights. Returns where they come from."""
     header = weights.read_header(config.start)
-    for name in MEANING:
+    for name in (n for n in MEANING if n in OF_BODY or not weights.has_only_body(config.start)):
         theirs, ours = getattr(header.config, name), getattr(config.model, name)
         if theirs != ours:
             raise InputError(
