@@ -124,7 +124,8 @@ def test_the_learning_rate_over_the_steps() -> None:
     assert [learning_rate(step, 90, falling) for step in (0, 59, 60, 79, 80, 89)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     assert learning_rate(5, 10, OptimiserConfig(learning_rate=0.3)) == 0.3
     model = build()
-    optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25))
+    optimiser = make_optimiser(model, OptimiserConfig(backbone_factor=0.25, body_factor=0.5))
     factors = {id(parameter): group["factor"] for group in optimiser.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
-        assert factors[id(parameter)] == (0.25 if name.startswith("backbone.") else 1.0), name
+        expected = 0.125 if name.startswith("backbone.body.") else 0.25 if name.startswith("backbone.") else 1.0
+        assert factors[id(parameter)] == expected, name

@@ -118,6 +118,9 @@ class OptimiserConfig(Section):
     """The highest learning rate. From scratch at mini scale, use about 5e-4."""
     backbone_factor: NotNegative = 1.0
     """Backbone and FPN learn at this times the rate: below 1 where they are trained already and the heads are not."""
+    body_factor: NotNegative = 1.0
+    """The body of the backbone, without FPN, learns at this times that rate, in the dense stage, too: below 1 where it
+    comes from ImageNet and FPN is new."""
     freeze: Annotated[int, Range(0, 4)] = 0
     """This many stages of the backbone, counted from the image, stay as the start weights have them. It saves time."""
     weight_decay: NotNegative = 1e-4

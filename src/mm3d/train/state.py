@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
-from mm3d.model.weights import save_tensors
+from mm3d.model.weights import BODY, save_tensors
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial
 from mm3d.train.config import OptimiserConfig
@@ -55,12 +55,17 @@ def make_state(learner: nn.Module, config: OptimiserConfig, folder: Path, proven
 
 
 def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    """AdamW with two groups: backbone and FPN, and the rest. Each has its factor of the learning rate."""
+    """AdamW with three groups: the backbone's body, FPN, and the rest. Each has its factor of the learning rate."""
     named = list(model.named_parameters())
-    backbone = [parameter for name, parameter in named if "backbone." in name]
+    body = [parameter for name, parameter in named if BODY in name]
+    pyramid = [parameter for name, parameter in named if "backbone." in name and BODY not in name]
     others = [parameter for name, parameter in named if "backbone." not in name]
     return torch.optim.AdamW(
-        [{"params": backbone, "factor": config.backbone_factor}, {"params": others, "factor": 1.0}],
+        [
+            {"params": body, "factor": config.backbone_factor * config.body_factor},
+            {"params": pyramid, "factor": config.backbone_factor},
+            {"params": others, "factor": 1.0},
+        ],
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
     )
