@@ -13,7 +13,8 @@ from support.stored_views import SMALL, view_of, volume
 from mm3d.data.dicom.header import MAMMOGRAPHY
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile
-from mm3d.data.prepare.view import WHITE, begin_view, breast_region, chest_wall, fill_view
+from mm3d.data.prepare.region import breast_region, chest_wall
+from mm3d.data.prepare.view import WHITE, begin_view, fill_view
 from mm3d.data.records import Modality, View
 
 

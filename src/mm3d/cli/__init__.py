@@ -17,8 +17,8 @@ from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
 from mm3d.cli.options import FOR_TORCH, Commands, add_preparation, given_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
+from mm3d.cli.prepare import add_prepare
 from mm3d.cli.study import add_study
-from mm3d.data.datasets import DATASETS, find_reader
 from mm3d.shared.errors import InputError, describe_error
 
 DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_predict(commands)
     _add_view(commands)
-    _add_prepare(commands)
+    add_prepare(commands)
     _add_phantom(commands)
     _add_import_weights(commands)
     _add_train(commands)
@@ -112,34 +112,6 @@ def _add_view(commands: Commands) -> None:
     view.add_argument("--no-browser", action="store_false", dest="browser", help="only print the address")
     view.add_argument("--port", type=int, default=0, metavar="N", help="port of the address; 0 is any free one")
     view.set_defaults(run=_call("mm3d.output.report.serve:view"))
-
-
-def _add_prepare(commands: Commands) -> None:
-    prepare = commands.add_parser(
-        "prepare",
-        help="make a downloaded dataset, or your own DICOM exams, ready for training and evaluation",
-        description="Read a dataset as it was downloaded, check it, and write prepared views: images that are cropped "
-        "to the breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A "
-        "second run does only what is missing. Exit code 1 means that some views failed (see OUT/problems.csv) or that "
-        "nothing could be done. docs/data.md describes the datasets.",
-    )
-    known = "; ".join(f"{name}: {about}" for name, (_, about) in DATASETS.items())
-    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=known)
-    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the download, or of your own exams")
-    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
-    add_preparation(prepare)
-    prepare.add_argument(
-        "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
-    )
-    prepare.set_defaults(run=_prepare)
-
-
-def _prepare(arguments: argparse.Namespace) -> int:
-    from mm3d.data.prepare.geometry import PrepareSettings
-    from mm3d.data.prepare.run import run
-
-    settings = PrepareSettings(**given_preparation(arguments))
-    return run(find_reader(arguments.dataset), arguments.folder, arguments.output, settings, arguments.jobs)
 
 
 def _add_phantom(commands: Commands) -> None:

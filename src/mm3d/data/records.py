@@ -45,6 +45,20 @@ class Annotation:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """What a table says of a JPEG, PNG or TIFF file, which has no header to say it."""
+
+    stretch: float = 1.0  # height over width of a stored pixel: above 1 if the picture was squashed to its size
+    pixel_spacing: float | None = None  # mm, from left to right
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.stretch <= 10:
+            raise InputError(f"the stretch {self.stretch} of a picture is not between 0.1 and 10")
+        if self.pixel_spacing is not None and not 0 < self.pixel_spacing < 10:
+            raise InputError(f"the pixel spacing {self.pixel_spacing} of a picture is not between 0 and 10 mm")
+
+
+@dataclass(frozen=True)
 class View:
     """One image or volume of a breast, in one file or in a file per slice."""
 
@@ -55,6 +69,7 @@ class View:
     files: tuple[Path, ...]
     annotations: tuple[Annotation, ...] | None  # None: not annotated; (): annotated, and there is none
     upright: bool = False  # boxes were drawn after the turn by 180 degrees, so pixels are turned, too
+    picture: Picture | None = None  # None: the files are DICOM
 
     def __post_init__(self) -> None:
         for value, known in ((self.laterality, Laterality), (self.position, Position), (self.modality, Modality)):

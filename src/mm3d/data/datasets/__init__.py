@@ -19,6 +19,7 @@ DATASETS = {
     "cmmd": ("cmmd", "CMMD, mammograms"),
     "rsna": ("rsna", "RSNA 2022, mammograms"),
     "inbreast": ("inbreast", "INbreast, mammograms"),
+    "images": ("images", "JPEG, PNG or TIFF files with a table of views, labels and boxes"),
     "tables": ("tables", "our own tables format, such as 'mm3d phantom' writes"),
     "folder": ("folder", "any folder of DICOM exams"),
 }

@@ -1,10 +1,11 @@
 """What every reader needs: rows of a table, what their cells mean, and views gathered to breasts."""
 
 import csv
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,3 +156,19 @@ class CohortBuilder:
                 breasts.append(Breast(patient, exam, side, worst, views, members[0].split, attributes))
         counts = [f"Images left out ({reason}): {count}." for reason, count in sorted(self.left_out.items())]
         return Cohort(self.name, tuple(breasts), tuple(problems), (*self.notes, *counts))
+
+
+def split_patients(cohort: Cohort, validation_share: float) -> Cohort:
+    """Give about this share of the patients to a split validation, and the others to train.
+
+    The first 32 bits of the SHA-256 of the patient's code decide, so that a patient is on the same side in every
+    version of a dataset.
+    """
+    if any(breast.split for breast in cohort.breasts):
+        raise InputError(f"{cohort.name} has splits of its own; leave out --validation-share.")
+
+    def split(breast: Breast) -> Breast:
+        place = int(hashlib.sha256(breast.patient.encode()).hexdigest()[:8], 16) / 2**32
+        return replace(breast, split="validation" if place < validation_share else "train")
+
+    return replace(cohort, breasts=tuple(map(split, cohort.breasts)))

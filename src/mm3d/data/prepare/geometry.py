@@ -51,7 +51,8 @@ class Geometry:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Model pixels per stored pixel, in x and y. They are equal but for the rounding of the size."""
+        """Model pixels per stored pixel, in x and y. They differ by the rounding of the size, and by the stretch of a
+        squashed picture."""
         x1, y1, x2, y2 = self.crop
         return self.width / (x2 - x1), self.height / (y2 - y1)
 
@@ -86,15 +87,21 @@ class Geometry:
         return replace(annotation, box=box, slice=middle, first_slice=first, last_slice=last)
 
 
-def make_geometry(crop: tuple[int, int, int, int], mirrored: bool, stored: int, settings: PrepareSettings) -> Geometry:
-    """The geometry of a view with this many stored slices, as large as the settings allow."""
+def make_geometry(
+    crop: tuple[int, int, int, int], mirrored: bool, stored: int, settings: PrepareSettings, stretch: float = 1.0
+) -> Geometry:
+    """The geometry of a view with this many stored slices, as large as the settings allow.
+
+    `stretch` is the height over the width of a stored pixel.
+    """
     x1, y1, x2, y2 = crop
-    scale = min(settings.width / (x2 - x1), settings.length / (y2 - y1))
+    width, height = x2 - x1, (y2 - y1) * stretch
+    scale = min(settings.width / width, settings.length / height)
     return Geometry(
         crop=crop,
         mirrored=mirrored,
-        height=min(settings.length, max(1, round((y2 - y1) * scale))),
-        width=min(settings.width, max(1, round((x2 - x1) * scale))),
+        height=min(settings.length, max(1, round(height * scale))),
+        width=min(settings.width, max(1, round(width * scale))),
         stored_slices=stored,
         slices=min(settings.slices, stored),
     )

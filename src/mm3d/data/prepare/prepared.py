@@ -109,6 +109,8 @@ class PreparedBreast:
 def key_of(view: View, source: Any, settings: PrepareSettings) -> str:
     """The name of a prepared view's files. `source` is plain data that differs between different images."""
     content = [VERSION, view.name, view.laterality, view.upright, source, to_dict(settings)]
+    if view.picture is not None:
+        content.append(to_dict(view.picture))
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
@@ -166,7 +168,7 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
     """Write the three lists. `keys` has the prepared views by name; views and breasts without any are left out."""
     breasts = []
     for breast in cohort.breasts:
-        views = [to_dict(view) | {"key": keys[view.name]} for view in breast.views if view.name in keys]
+        views = [_view_content(view) | {"key": keys[view.name]} for view in breast.views if view.name in keys]
         if views:
             breasts.append(to_dict(breast) | {"views": views})
     content = {"version": VERSION, "name": cohort.name, "notes": list(cohort.notes), "breasts": breasts}
@@ -174,6 +176,14 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
     _write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
     rows = [_manifest_row(prepared.breast, view) for prepared in read_breasts(folder) for view in prepared.views]
     _write_rows(folder / "manifest.csv", [MANIFEST, *rows])
+
+
+def _view_content(view: View) -> dict[str, Any]:
+    """A view as it stands in cohort.json; views in DICOM files as they always stood there."""
+    content = to_dict(view)
+    if view.picture is None:
+        del content["picture"]
+    return content
 
 
 def _write_rows(path: Path, rows: list[tuple[Any, ...]]) -> None:

@@ -84,7 +84,7 @@ def prepare_views(
                     advance()
                     if job.failure:
                         problems.append(Problem(job.view.name, job.failure))
-                    elif job.plan and job.headers:
+                    elif job.plan and job.headers is not None:
                         pixels = prepared.finish_view(folder, job.key, job.partial, job.plan.file)
                         done.append(PreparedView(job.view, job.plan.file, pixels, job.headers, job.display_slices))
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mm3d.data.prepare.view import breast_region
+from mm3d.data.prepare.region import breast_region
 from mm3d.output.predictions import Finding
 from mm3d.output.report.frames import EncodedView, encode
 from mm3d.output.result import ExamResult, ViewResult

@@ -1,0 +1,76 @@
+"""`mm3d prepare`."""
+
+import argparse
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mm3d.cli.options import Commands, add_preparation, given_preparation, share
+from mm3d.data.datasets import DATASETS, find_reader
+from mm3d.data.records import Cohort
+from mm3d.shared.errors import InputError
+
+FOR_IMAGES = ("table", "columns", "kind", "stretch")  # options of `datasets.images.read`
+
+
+def add_prepare(commands: Commands) -> None:
+    prepare = commands.add_parser(
+        "prepare",
+        help="make a downloaded dataset, or your own exams, ready for training and evaluation",
+        description="Read a dataset as it was downloaded, check it, and write prepared views: images that are cropped "
+        "to the breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A "
+        "second run does only what is missing. Exit code 1 means that some views failed (see OUT/problems.csv) or that "
+        "nothing could be done. docs/data.md describes the datasets.",
+    )
+    known = "; ".join(f"{name}: {about}" for name, (_, about) in DATASETS.items())
+    prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=known)
+    prepare.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the download, or of your own exams")
+    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
+    add_preparation(prepare)
+    validation = (
+        "for a dataset without splits: give this share of the patients, chosen by a hash of their codes, to a split "
+        "validation, and the others to train"
+    )
+    prepare.add_argument("--validation-share", type=share, metavar="P", help=validation)
+    prepare.add_argument(
+        "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
+    )
+    option = prepare.add_argument_group("for DATASET images only").add_argument
+    table = "CSV or COCO file that describes the images (default: the only CSV file of FOLDER)"
+    option("--table", type=Path, metavar="FILE", help=table)
+    columns = "names of the table's columns where docs/data.md has others, such as file=jpg,patient=PatientID"
+    option("--columns", type=_columns, metavar="NAMES", help=columns)
+    kind = "what the images are, where the table does not say it (default: FFDM); DBT: single slices"
+    option("--kind", choices=("FFDM", "film", "DBT"), help=kind)
+    stretch = "height over width of the pixels of squashed pictures, such as 1.7 (default: 1)"
+    option("--stretch", type=float, metavar="K", help=stretch)
+    prepare.set_defaults(run=_prepare)
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name.strip() and column.strip() for name, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as file=jpg,patient=PatientID")
+    return {name.strip(): column.strip() for name, _, column in pairs}
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from mm3d.data.datasets.assemble import split_patients
+    from mm3d.data.prepare.geometry import PrepareSettings
+    from mm3d.data.prepare.run import run
+
+    read: Callable[..., Cohort] = find_reader(arguments.dataset)
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in FOR_IMAGES}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and arguments.dataset != "images":
+        raise InputError(f"--{next(iter(given))} is for the dataset images only; leave it out.")
+    read = functools.partial(read, **given)
+
+    def read_and_split(folder: Path) -> Cohort:
+        cohort = read(folder)
+        chosen = arguments.validation_share
+        return cohort if chosen is None else split_patients(cohort, chosen)
+
+    settings = PrepareSettings(**given_preparation(arguments))
+    return run(read_and_split, arguments.folder, arguments.output, settings, arguments.jobs)
