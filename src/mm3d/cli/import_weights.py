@@ -80,13 +80,15 @@ def _make_table(transfer: Transfer) -> Table:
         "dropped": [name for name, reason in transfer.dropped.items() if reason != NOT_A_WEIGHT],
     }
     counts = Counter((_find_part(name), outcome) for outcome, names in outcomes.items() for name in names)
-    notes = {_find_part(name): change for name, change in (transfer.dropped | transfer.converted).items()}
-    notes["heads: cross-attention"] = "starts as the identity"
+    notes: dict[str, list[str]] = {}
+    for name, change in (transfer.dropped | transfer.converted).items():
+        notes.setdefault(_find_part(name), []).append(change)
+    notes["heads: cross-attention"] = ["starts as the identity"]
     table = Table(
         "part", *(Column(outcome, justify="right") for outcome in outcomes), "note", title="number of tensors"
     )
     for part in dict.fromkeys(part for part, _ in counts):
         changed = any(counts[part, outcome] for outcome in ("converted", "new", "dropped"))
         numbers = [str(counts[part, outcome] or "") for outcome in outcomes]
-        table.add_row(part, *numbers, notes.get(part, "") if changed else "")
+        table.add_row(part, *numbers, "; ".join(dict.fromkeys(notes.get(part, []))) if changed else "")
     return table

@@ -124,8 +124,8 @@ def _build_body(config: BackboneConfig) -> nn.Module:
 def _build_resnet(config: BackboneConfig) -> nn.Module:
     from transformers import AutoBackbone, ResNetConfig  # slow to import: only when a model is built
 
-    settings = ResNetConfig(embedding_size=config.stem, layer_type=config.layer, **_describe_stages(config))
-    return AutoBackbone.from_config(settings)
+    own = {"layer_type": config.layer, "downsample_in_bottleneck": config.stride_in == "1x1"}
+    return AutoBackbone.from_config(ResNetConfig(embedding_size=config.stem, **own, **_describe_stages(config)))
 
 
 def _build_pvt(config: BackboneConfig) -> nn.Module:

@@ -23,6 +23,8 @@ class BackboneConfig:
     """Blocks in each of them."""
     layer: Literal["basic", "bottleneck"] = "bottleneck"
     """The ResNet's block."""
+    stride_in: Literal["3x3", "1x1"] = "3x3"
+    """Which convolution of a ResNet's bottleneck has the stride: the middle one, or the first, as Keras has it."""
     stem: int = 64
     """Channels of the first convolution. PVTv2 does not use it."""
     norm: Literal["frozen", "group"] = "frozen"

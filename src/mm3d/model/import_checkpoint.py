@@ -8,6 +8,7 @@ Backbones that were trained on ImageNet are translated by `import_backbone`. All
 """
 
 import hashlib
+import math
 import pickle
 import warnings
 from dataclasses import dataclass
@@ -28,11 +29,12 @@ from mm3d.model.import_backbone import (
     rename,
     translate_efficientnet,
 )
+from mm3d.model.import_keras import read_network, translate_network
 from mm3d.model.weights import BODY, Transfer
 from mm3d.shared.errors import InputError
 
-Family = Literal["detectron2", "mmdetection", "PVT", "EfficientNet-Lite"]
-BACKBONE_FAMILIES = ("EfficientNet-Lite",)
+Family = Literal["detectron2", "mmdetection", "PVT", "EfficientNet-Lite", "Keras ResNet"]
+BACKBONE_FAMILIES = ("EfficientNet-Lite", "Keras ResNet")
 
 MMDETECTION_TO_DETECTRON2: Rules = [
     ("roi_head.bbox_head.", "head.head_series."),
@@ -103,6 +105,7 @@ PVT_TO_OURS: Rules = [
 
 # Tensors that are not weights: counters, and image statistics, which our configuration holds.
 NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
+ARCHIVES = (".whl", ".zip", ".tgz", ".gz", ".tar")  # as packages are downloaded
 TOLERANCE = 1e-3  # of a backbone's features; rounding alone makes about 1e-5
 
 
@@ -128,20 +131,27 @@ def import_checkpoint(path: Path | str) -> Import:
     A checkpoint is a Sparse R-CNN, or a backbone that was trained on ImageNet.
     """
     path = Path(path)
-    source = _read(path)
-    family = _find_family(path, source)
-    if family == "EfficientNet-Lite":
-        translation = translate_efficientnet(path, source)
-    else:
-        state, dropped = _translate(family, source)
-        translation = Translation(_find_config(path, family, state), state, dropped)
+    family, translation, sha256 = _read_translated(path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # new tensors start the same every time: one checkpoint gives one imported file
         model = Detector(translation.config)
     transfer = _load_state(path, family, model, translation)
+    return Import(model, family, sha256, transfer, check_stages(path, model, translation))
+
+
+def _read_translated(path: Path) -> tuple[Family, Translation, str]:
+    """What a file is, its tensors under our names, and its hash."""
+    if path.suffix == ".json":
+        network = read_network(path)
+        return "Keras ResNet", translate_network(path, network), network.sha256
+    source = _read(path)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return Import(model, family, sha256, transfer, check_stages(path, model, translation))
+    family = _find_family(path, source)
+    if family == "EfficientNet-Lite":
+        return family, translate_efficientnet(path, source), sha256
+    state, dropped = _translate(family, source)
+    return family, Translation(_find_config(path, family, state), state, dropped), sha256
 
 
 def _load_state(path: Path, family: Family, model: Detector, translation: Translation) -> Transfer:
@@ -202,9 +212,10 @@ def check_stages(path: Path, model: Detector, translation: Translation) -> float
         wanted = translation.compute_stages(picture)
         normalised = (picture - model.config.pixel_mean) / model.config.pixel_std
         stages = list(model.backbone.body(normalised).feature_maps)
-    difference = max(
-        float((ours - theirs).abs().max() / theirs.abs().max()) for ours, theirs in zip(stages, wanted, strict=True)
-    )
+    if [stage.shape for stage in stages] != [stage.shape for stage in wanted]:
+        difference = math.inf
+    else:
+        difference = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(stages, wanted, strict=True))
     if not difference < TOLERANCE:
         raise InputError(
             f"{path} was not imported: our backbone's features differ from the file's own by {difference:.1%}; "
@@ -218,6 +229,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{path} {wrong}; give the path of a downloaded checkpoint.")
+    if path.suffix in ARCHIVES:
+        raise InputError(f"{path} is an archive; unpack it, and give the .pth, .safetensors or model.json in it.")
+    if path.suffix == ".bin" and (path.parent / "model.json").is_file():
+        raise InputError(f"{path} is a part of a network of Keras; give the model.json beside it.")
     damaged = InputError(f"{path} is damaged or no checkpoint at all; download it again.")
     with path.open("rb") as file:
         start = file.read(2)
@@ -257,8 +272,8 @@ def _find_family(path: Path, source: dict[str, Tensor]) -> Family:
     if "proposal_features" in source:
         raise InputError(f"{path} is a weights file of mm3d already; use it as it is.")
     raise InputError(
-        f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, or an "
-        f"EfficientNet-Lite, not one whose {len(source)} names begin {_list_some(list(source))}."
+        f"{path} is of no known layout; give a Sparse R-CNN of detectron2, mmdetection or PVT, an "
+        f"EfficientNet-Lite or a ResNet of Keras, not one whose {len(source)} names begin {_list_some(list(source))}."
     )
 
 

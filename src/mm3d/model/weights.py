@@ -211,7 +211,10 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
-        raise InputError(f"{path} is not a complete safetensors file ({error}); download or write it again.") from error
+        raise InputError(
+            f"{path} is not a complete safetensors file ({error}); download or write it again, or bring weights of "
+            "other projects in with 'mm3d import-weights'."
+        ) from error
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
