@@ -166,8 +166,8 @@ def _add_import_weights(commands: Commands) -> None:
         help="turn a public checkpoint into start weights",
         description="Turn a public Sparse R-CNN checkpoint (of detectron2, of mmdetection, or of PVT with PVTv2-Li; "
         ".pth or .safetensors), or an EfficientNet-Lite or Keras' ResNet-50 (model.json) that was trained on ImageNet, "
-        "into weights that 'mm3d train --start' takes. Print which weights were loaded, dropped or new. docs/training.md "
-        "says where to find backbones.",
+        "into weights that 'mm3d train --start' takes. Print which weights were loaded, dropped or new. "
+        "docs/training.md says where to find backbones.",
     )
     importer.add_argument("source", type=Path, metavar="FILE", help="the downloaded checkpoint")
     output = "the .safetensors file to write"
