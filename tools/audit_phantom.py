@@ -26,8 +26,8 @@ from scipy import ndimage, special
 
 from mm3d.data.records import Annotation
 from mm3d.phantom.anatomy import SCALES, draw_anatomy
-from mm3d.phantom.annotations import Spectrum, detectability, find_box, find_visible_slices, reconstruct_lesion
-from mm3d.phantom.imaging import SyntheticView, Tomosynthesis, take_mammogram
+from mm3d.phantom.annotations import Spectrum, detectability, find_box, find_visible_slices
+from mm3d.phantom.imaging import SyntheticView, Tomosynthesis, reconstruct_lesion, take_mammogram
 from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.processing import process_mammogram, process_slices
 from mm3d.phantom.tissue import make_surrounding_fat, muscle_distance
@@ -161,12 +161,13 @@ def _measure_view(phantom: Phantom, tomosynthesis: Tomosynthesis, rng: np.random
     breast, scale = phantom.breast, phantom.breast.scale
     fat = make_surrounding_fat(breast)
     mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
-    slices = tomosynthesis.scan(phantom.volume, fat, rng)
+    slices = tomosynthesis.scan(phantom.volume, phantom.lesions, fat, rng)
     whole, centre = breast.inside > 0, breast.inside > 5
     if breast.position == "MLO":  # the spectra are those of gland and fat, without the muscle
         centre &= muscle_distance(breast) < -3
     middle = slice(len(slices) // 4, 3 * len(slices) // 4, max(1, len(slices) // 8))
-    grey = process_slices(slices, breast)[middle]
+    grey = process_slices(slices, breast, tomosynthesis.system.name)[middle]
+    shown = process_mammogram(mammogram, breast, tomosynthesis.system.name)
     ffdm_spectrum = Spectrum(mammogram[None], centre, scale.pixel)
     dbt_spectrum = Spectrum(slices[middle], centre, scale.pixel)
     lesions = []
@@ -190,7 +191,7 @@ def _measure_view(phantom: Phantom, tomosynthesis: Tomosynthesis, rng: np.random
         )
     return ViewMeasures(
         position=breast.position,
-        beta_ffdm=power_law_exponent(process_mammogram(mammogram, breast)[None], centre, scale.pixel),
+        beta_ffdm=power_law_exponent(shown[None], centre, scale.pixel),
         beta_dbt=power_law_exponent(grey, centre, scale.pixel),
         kurtosis=tuple(float(np.mean([kurtosis(p, whole, scale.pixel, size) for p in grey])) for size in KURTOSIS),
         lesions=tuple(lesions),

@@ -10,10 +10,11 @@ import pytest
 
 from mm3d.cli import main
 from mm3d.data.prepare.prepared import read_breasts
-from mm3d.phantom.anatomy import SCALES, compress, draw_anatomy
-from mm3d.phantom.annotations import find_box, find_visible_slices, reconstruct_lesion
-from mm3d.phantom.imaging import SYSTEMS, System, Tomosynthesis, take_mammogram
-from mm3d.phantom.lesions import KINDS, draw_lesion, insert_lesion
+from mm3d.phantom.anatomy import SCALES, CompressedBreast, compress, draw_anatomy
+from mm3d.phantom.annotations import find_box, find_visible_slices
+from mm3d.phantom.imaging import SPECK_CONTRAST, SYSTEMS, System, Tomosynthesis, reconstruct_lesion, take_mammogram
+from mm3d.phantom.lesions import KINDS, Insertion, Lesion, draw_lesion, insert_lesion
+from mm3d.phantom.processing import LOOKS, process_mammogram, process_slices
 from mm3d.phantom.tissue import FAT, GLAND, draw_structure, make_surrounding_fat, make_tissue
 from mm3d.phantom.trial import Phantom, Trial, draw_case, make_phantoms, render_breast
 from mm3d.shared.errors import InputError
@@ -237,6 +238,26 @@ def test_a_small_ball_is_sharpest_in_its_own_slice(system: System, height: float
     assert abs(float(z[brightest > 0.85 * brightest.max()].mean()) - height) <= 1.0
 
 
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
+def test_coarse_pixels_do_not_widen_specks_in_depth(system: System) -> None:
+    """Streaks above and below a calcification would be mistaken for it."""
+    z = np.arange(-24.5, 25, 1, dtype=np.float32)
+    speck = np.zeros((len(z), 100, 20), np.float32)
+    speck[25, 50, 10] = 1.0
+    cluster, mass = KINDS["calcification cluster"], KINDS["round mass"]
+    where = (slice(0, len(z)), slice(0, 100), slice(0, 20))
+    tomosynthesis = Tomosynthesis(system, z, 100, 0.8)
+    profiles = []
+    for kind in (cluster, mass):
+        lesion = Lesion(kind, 10.0, 0.07, 0.7, 0, ("CC", "MLO"))
+        signal = reconstruct_lesion(Insertion(lesion, where, speck), tomosynthesis, speck.shape)
+        profiles.append(signal.max(axis=(1, 2)))
+    narrow, wide = (profile / profile.max() for profile in profiles)
+    assert (narrow > 0.5).sum() <= system.speck_depth_mm + 1 < (wide > 0.5).sum() + 2
+    assert narrow[35] < 0.5 * wide[35] + 0.01  # 10 mm above
+    assert profiles[0].max() == pytest.approx(SPECK_CONTRAST * profiles[1].max(), rel=1e-5)
+
+
 def test_a_wider_arc_resolves_depth_better() -> None:
     trial = replace(MINI, malignant=1.0, benign=0.0)
     phantom = make_phantoms(trial, 1)[0]
@@ -255,6 +276,47 @@ def test_more_photons_less_noise() -> None:
     empty = np.zeros_like(flat)
     coarse, fine = (take_mammogram(flat, empty, pixel, 1.0, np.random.default_rng(0)).std() for pixel in (0.8, 0.1))
     assert fine / coarse == pytest.approx(8, rel=0.2)  # 64 times fewer photons in a pixel
+
+
+# ---- processing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flat() -> tuple[CompressedBreast, np.ndarray]:
+    """A breast, and an image of it that rises steadily from the chest wall to the nipple."""
+    rng = np.random.default_rng(2)
+    breast = compress(draw_anatomy(rng, rng), "CC", SCALES["mini"])
+    return breast, np.broadcast_to(breast.grid.x / 20, breast.inside.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("vendor", SYSTEMS)
+def test_processing_keeps_the_order_of_grey_values_and_does_not_clip(
+    vendor: str, flat: tuple[CompressedBreast, np.ndarray]
+) -> None:
+    """A curve that falls or is flat would hide lesions."""
+    breast, image = flat
+    mammogram = process_mammogram(image, breast, vendor)
+    slices = process_slices(np.stack([image] * 9), breast, vendor)
+    row = int(np.argmax((breast.inside > 20).sum(axis=1)))
+    inside = breast.inside[row] > 20
+    for shown, bits in ((mammogram, 12), (slices[4], 10)):
+        values = shown[row, inside].astype(int)
+        assert (np.diff(values) > 0).all()
+        assert values.max() < 2**bits - 1
+        assert (shown[breast.inside < -2] == 0).mean() > 0.98  # all but the nipple
+
+
+def test_vendors_and_modalities_look_different(flat: tuple[CompressedBreast, np.ndarray]) -> None:
+    """A detector of mammograms must meet the gap between modalities that a clinic has."""
+    assert set(LOOKS) == {(vendor, modality) for vendor in SYSTEMS for modality in ("FFDM", "DBT")}
+    breast, image = flat
+    centre = breast.inside > 20
+    medians = {}
+    for vendor in SYSTEMS:
+        medians[vendor, "FFDM"] = float(np.median(process_mammogram(image, breast, vendor)[centre])) / 4095
+        medians[vendor, "DBT"] = float(np.median(process_slices(image[None], breast, vendor)[0][centre])) / 1023
+        assert medians[vendor, "DBT"] > medians[vendor, "FFDM"] + 0.05
+    assert len({round(median, 3) for median in medians.values()}) == 6
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from scipy import fft
 
 from mm3d.data.records import Annotation, Laterality
 from mm3d.phantom.anatomy import Array, CompressedBreast
-from mm3d.phantom.imaging import Tomosynthesis
+from mm3d.phantom.imaging import Tomosynthesis, reconstruct_lesion
 from mm3d.phantom.lesions import Insertion
 
 VISIBLE = 0.5  # share of the largest d'
@@ -56,13 +56,6 @@ def find_box(insertion: Insertion, breast: CompressedBreast) -> tuple[int, int, 
         return None
     top, left = insertion.where[1].start + breast.top, insertion.where[2].start
     return left + int(xs.min()), top + int(ys.min()), left + int(xs.max()) + 1, top + int(ys.max()) + 1
-
-
-def reconstruct_lesion(insertion: Insertion, tomosynthesis: Tomosynthesis, shape: tuple[int, int, int]) -> Array:
-    """(z, y, x') signal of a lesion in the slices: all rows, but only its own columns."""
-    added = np.zeros((shape[0], shape[1], insertion.added.shape[2]), np.float32)
-    added[insertion.where[0], insertion.where[1]] = insertion.added
-    return tomosynthesis.reconstruct(tomosynthesis.project(added))
 
 
 def detectability(signal: Array, spectrum: "Spectrum") -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ motion (y). Projection and reconstruction are then diagonal in the frequency k a
 matrix from slices to projections, and one back. The cone of a real scanner adds a magnification of a few percent.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from scipy import fft, ndimage
 
 from mm3d.data.records import View
 from mm3d.phantom.anatomy import Array
+from mm3d.phantom.lesions import Insertion
 
 Complex = NDArray[np.complex64]
 
@@ -29,6 +31,7 @@ class System:
     projections: int
     source_detector_mm: float
     reconstruction: Literal["filtered", "regularised"]
+    speck_depth_mm: float  # width in depth at half its height of a speck of 0.5 mm, as measured with fine pixels
 
     @property
     def tangents(self) -> NDArray[np.float64]:
@@ -38,9 +41,9 @@ class System:
 
 # Arc, number of projections and source-to-detector distance as the vendors give them.
 SYSTEMS = {
-    "hologic": System("hologic", "HOLOGIC, Inc.", "Selenia Dimensions", 15, 15, 700, "filtered"),
-    "siemens": System("siemens", "SIEMENS", "Mammomat Inspiration", 50, 25, 655, "filtered"),
-    "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised"),
+    "hologic": System("hologic", "HOLOGIC, Inc.", "Selenia Dimensions", 15, 15, 700, "filtered", 6.3),
+    "siemens": System("siemens", "SIEMENS", "Mammomat Inspiration", 50, 25, 655, "filtered", 2.3),
+    "ge": System("ge", "GE HEALTHCARE", "Senographe Essential", 25, 9, 660, "regularised", 2.8),
 }
 
 
@@ -79,6 +82,9 @@ FLOOR, NARROW, RAMP = 0.25, 15.0, 0.5
 SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
 SMOOTH = 0.12  # mm, the blur of slices along x that matches the window
 COLUMNS = 256  # reconstructed at once
+# Specks of calcium in slices.
+SPECK_CONTRAST = 0.55  # share of their contrast that slices keep
+COARSE = 0.3  # mm: larger pixels widen specks in depth
 
 
 def take_mammogram(volume: Array, fat: Array, pixel: float, height: float, rng: np.random.Generator) -> Array:
@@ -162,14 +168,31 @@ class Tomosynthesis:
         """(z, y, x) slices of projections (projections, y, x)."""
         return self._apply(self.backward, projections)
 
-    def scan(self, volume: Array, fat: Array, rng: np.random.Generator) -> Array:
-        """(z, y, x) reconstructed from noisy projections of a volume. `fat` as in `take_mammogram`."""
+    def scan(self, volume: Array, lesions: Sequence[Insertion], fat: Array, rng: np.random.Generator) -> Array:
+        """(z, y, x) reconstructed from noisy projections of a volume with its lesions. `fat` as in `take_mammogram`."""
         detected = DETECTED * TOMO_DOSE / self.system.projections
         projections = self.project(volume)
+        calcium = [lesion for lesion in lesions if lesion.lesion.kind.calcium]
+        for lesion in calcium:
+            projections[:, :, lesion.where[2]] -= self.project(_embed(lesion, volume.shape))
         for p, path in enumerate(projections):
             projections[p] = _detect(path, self.pixel, detected, "open", rng)
         projections += self.project(fat)
-        return ndimage.gaussian_filter1d(self.reconstruct(projections), SMOOTH / self.pixel, axis=2)
+        slices = self.reconstruct(projections)
+        for lesion in calcium:
+            slices[:, :, lesion.where[2]] += reconstruct_lesion(lesion, self, volume.shape)
+        return ndimage.gaussian_filter1d(slices, SMOOTH / self.pixel, axis=2)
+
+    def narrow_specks(self, signal: Array, added: Array) -> Array:
+        """The signal (z, y, x) of specks that were `added` (z, y, x), as wide in depth as with fine pixels."""
+        signal *= SPECK_CONTRAST
+        if self.pixel <= COARSE:
+            return signal
+        z = np.arange(len(added)) * self.height
+        near = 1 / (1 + ((z[:, None] - z) / (0.6 * self.system.speck_depth_mm)) ** 2)
+        there = added.max(axis=1) > 0  # (z, x): the slices that have calcium, for each column
+        window = (near[:, :, None] * there[None]).max(axis=1)
+        return signal * window[:, None].astype(np.float32)
 
     def _apply(self, matrices: Complex, stack: Array) -> Array:
         """Apply the matrix of each frequency along y to a stack (planes, y, x)."""
@@ -186,3 +209,17 @@ class Tomosynthesis:
             planes = fft.irfft((matrices @ spectrum).transpose(1, 0, 2), self.length, axis=1)
             out[:, :, columns] = planes[:, : part.shape[1]]
         return out
+
+
+def _embed(insertion: Insertion, shape: tuple[int, ...]) -> Array:
+    """(z, y, x') what a lesion adds, in all slices and rows, but only in its own columns."""
+    added = np.zeros((shape[0], shape[1], insertion.added.shape[2]), np.float32)
+    added[insertion.where[0], insertion.where[1]] = insertion.added
+    return added
+
+
+def reconstruct_lesion(insertion: Insertion, tomosynthesis: Tomosynthesis, shape: tuple[int, ...]) -> Array:
+    """(z, y, x') signal of a lesion in the slices: all rows, but only its own columns."""
+    added = _embed(insertion, shape)
+    signal = tomosynthesis.reconstruct(tomosynthesis.project(added))
+    return tomosynthesis.narrow_specks(signal, added) if insertion.lesion.kind.calcium else signal

@@ -32,6 +32,7 @@ class Kind:
     smallest: float
     largest: float
     add: Callable[[Array, "_Surroundings", "Lesion", np.random.Generator], Array]  # attenuation before to after
+    calcium: bool = False  # it is made of specks of calcium, and of nothing else
 
 
 @dataclass(frozen=True)
@@ -340,12 +341,12 @@ KINDS = {
         Kind("spiculated mass", True, 0.40, 27.0, 0.42, 12, 55, _add_spiculated_mass),
         Kind("irregular mass", True, 0.22, 21.0, 0.50, 8, 50, _add_irregular_mass),
         Kind("architectural distortion", True, 0.13, 32.0, 0.35, 18, 55, _add_distortion),
-        Kind("calcification cluster", True, 0.25, 17.0, 0.40, 10, 40, _add_cluster),
+        Kind("calcification cluster", True, 0.25, 17.0, 0.40, 10, 40, _add_cluster, calcium=True),
         Kind("round mass", False, 0.20, 11.0, 0.40, 5, 30, partial(_add_smooth_mass, ratio=(0.9, 1.0), lobes=0.03)),
         Kind("oval mass", False, 0.25, 13.0, 0.40, 5, 35, partial(_add_smooth_mass, ratio=(0.6, 0.85), lobes=0.06)),
         Kind("cyst", False, 0.20, 12.0, 0.45, 5, 35, partial(_add_smooth_mass, ratio=(0.8, 1.0), lobes=0.0)),
         Kind("lymph node", False, 0.13, 9.0, 0.30, 5, 18, _add_lymph_node),
-        Kind("coarse calcification", False, 0.13, 5.0, 0.35, 3, 12, _add_coarse_calcification),
-        Kind("vascular calcification", False, 0.09, 24.0, 0.30, 12, 40, _add_vascular_calcification),
+        Kind("coarse calcification", False, 0.13, 5.0, 0.35, 3, 12, _add_coarse_calcification, calcium=True),
+        Kind("vascular calcification", False, 0.09, 24.0, 0.30, 12, 40, _add_vascular_calcification, calcium=True),
     )
 }

@@ -33,7 +33,7 @@ from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import Task, Workers, worker_count
 
-VERSION = 1  # raise it with any change of pixels: then folders of older versions are refused
+VERSION = 2  # raise it with any change of pixels: then folders of older versions are refused
 SECONDS_PER_BREAST = 6 * 3600.0  # then its worker counts as hung
 NOTE = "These breasts are synthetic: nothing measured on them is a clinical result."
 REMEDY = "give another folder"

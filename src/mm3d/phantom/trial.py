@@ -16,7 +16,7 @@ from mm3d.phantom.anatomy import SCALES, Array, CompressedBreast, Place, compres
 from mm3d.phantom.annotations import annotate
 from mm3d.phantom.imaging import SYSTEMS, SyntheticView, System, Tomosynthesis, take_mammogram
 from mm3d.phantom.lesions import Insertion, Lesion, draw_lesion, draw_place, insert_lesion
-from mm3d.phantom.processing import MAMMOGRAM_BITS, SLICE_BITS, process_mammogram, process_slices
+from mm3d.phantom.processing import BITS, process_mammogram, process_slices
 from mm3d.phantom.tissue import draw_structure, make_surrounding_fat, make_tissue
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
@@ -157,7 +157,7 @@ def _image_view(
     fat = make_surrounding_fat(breast)
     mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
     tomosynthesis = Tomosynthesis(system, grid.z, len(grid.y), scale.pixel)
-    slices = tomosynthesis.scan(phantom.volume, fat, rng)
+    slices = tomosynthesis.scan(phantom.volume, phantom.lesions, fat, rng)
     annotations = annotate(phantom.lesions, breast, tomosynthesis, slices, laterality)
     in_plane = [replace(a, slice=None, first_slice=None, last_slice=None) for a in annotations]
 
@@ -169,14 +169,14 @@ def _image_view(
             system=system,
             thickness_mm=breast.anatomy.thickness,
             pixels=_place_on_detector(pixels, breast, laterality),
-            bits=SLICE_BITS if modality == "DBT" else MAMMOGRAM_BITS,
+            bits=BITS[modality],
             pixel_spacing=scale.pixel,
             slice_spacing=scale.slice if modality == "DBT" else None,
         )
 
     return (
-        finish(process_mammogram(mammogram, breast)[None], "FFDM", in_plane),
-        finish(process_slices(slices, breast), "DBT", annotations),
+        finish(process_mammogram(mammogram, breast, system.name)[None], "FFDM", in_plane),
+        finish(process_slices(slices, breast, system.name), "DBT", annotations),
     )
 
 
