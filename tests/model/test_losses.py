@@ -157,6 +157,18 @@ def test_more_findings_than_proposals_match_what_they_can() -> None:
     assert len(set(finding[:2].tolist())) == 2
 
 
+def test_several_proposals_answer_for_an_annotation_and_each_for_one_only() -> None:
+    cost = torch.rand(3, 9, 2, generator=torch.Generator().manual_seed(0))
+    head, proposal, annotation = match(cost, matches=4)
+    for number in range(3):
+        chosen = proposal[head == number]
+        assert len(set(chosen.tolist())) == 8
+        assert annotation[head == number].bincount().tolist() == [4, 4]
+    assert len(match(cost[:, :5], matches=4)[0]) == 3 * 4  # 5 proposals give each of 2 annotations two
+    one = [index.tolist() for index in match(cost)]
+    assert [index.tolist() for index in match(cost, matches=1)] == one
+
+
 def test_diverged_boxes_give_a_nan_loss_to_report_and_not_a_crash() -> None:
     detections = hand_made([3.0, -3.0], [(math.nan,) * 4] * 2, [[0.0, 0.0]] * 2)
     losses = detection_losses(detections, targets([True], [[True, True]], [(0, 0, BOX, 0)]), SIZES)

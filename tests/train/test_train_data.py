@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from support.blobs import SLICES, write_blobs
 
 from mm3d.data.inputs import prepared_breasts, training_histogram
+from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.data.records import Breast
+from mm3d.model.boxes import from_cxcywh, iou_and_giou
+from mm3d.model.config import PRESETS
+from mm3d.model.detector import Detector
 from mm3d.shared.errors import InputError
 from mm3d.train.cohorts import choose
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, TrainConfig
@@ -27,6 +31,8 @@ from mm3d.train.data import (
     plan_batches,
     read_batches,
 )
+from mm3d.train.dense import DenseLearner
+from mm3d.train.start_boxes import fit_start_boxes
 
 STILL = AugmentConfig(horizontal_flip=0.0, vertical_flip=0.0)
 
@@ -172,6 +178,45 @@ def test_slices_are_drawn_where_the_finding_is(pool: list[TrainingBreast]) -> No
     batch = load_batch(hidden, draws, STILL, 0)
     assert not batch.targets.annotated.any()
     assert batch.targets.malignant.all()
+
+
+def test_benign_boxes_are_no_targets_of_the_detector_but_the_dense_stage_knows_them(pool: list[TrainingBreast]) -> None:
+    cancer = next(breast for breast in pool if breast.malignant and breast.prepared.annotated)
+    views = []
+    for prepared in cancer.prepared.views:
+        annotations = tuple(dataclasses.replace(a, malignant=False) for a in prepared.view.annotations or ())
+        views.append(dataclasses.replace(prepared, view=dataclasses.replace(prepared.view, annotations=annotations)))
+    record = dataclasses.replace(cancer.prepared.breast, label="benign", views=tuple(view.view for view in views))
+    benign = TrainingBreast(PreparedBreast(record, tuple(views)), "volume")
+    before, batch = (load_batch([breast], [Draw(0, 0, 0, 0)], STILL, 0) for breast in (cancer, benign))
+    assert len(batch.targets.boxes) == 0
+    assert torch.equal(batch.targets.benign_boxes, before.targets.boxes)
+    assert torch.equal(batch.targets.benign_places, before.targets.places)
+    learner = DenseLearner(Detector(PRESETS["tiny"]), levels=1, benign=True, autocast=False)
+    for _ in range(40):  # only the map's own 1 x 1 convolution and its bias
+        learner.zero_grad()
+        learner(batch)[0].backward()
+        for parameter in learner.map.parameters():
+            assert parameter.grad is not None
+            parameter.data -= 0.02 * parameter.grad
+    image = batch.breasts.images[0, 0]
+    cancers, lesions = learner.maps(image)[0][0]
+    assert lesions.max() > cancers.max()
+
+
+def test_fitted_proposals_start_where_lesions_are(pool: list[TrainingBreast]) -> None:
+    boxes = fit_start_boxes(pool, 8, STILL)
+    assert boxes.shape == (8, 4)
+    true = torch.cat([load_batch([b], [Draw(0, 0, 0, 0)], STILL, 0).targets.boxes for b in pool if b.malignant])
+    image = pool[0].prepared.views[0].file.geometry
+    scale = torch.tensor([image.width, image.height] * 2)
+    iou = iou_and_giou((from_cxcywh(boxes) * scale)[:, None], true[None])[0].amax(dim=0)
+    grid = Detector(dataclasses.replace(PRESETS["tiny"], proposals=8)).proposal_boxes.data
+    of_grid = iou_and_giou((from_cxcywh(grid) * scale)[:, None], true[None])[0].amax(dim=0)
+    assert float(iou.median()) > float(of_grid.median())
+    assert torch.equal(boxes, fit_start_boxes(pool, 8, STILL))
+    with pytest.raises(InputError, match="too few for 500 proposals"):
+        fit_start_boxes(pool, 500, STILL)
 
 
 def test_views_with_different_slice_counts(tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ def draw_slice(
     return z, tuple(annotation for annotation, visible in ranges if z in visible)
 
 
+def is_visible(annotation: Annotation, z: int, slice_count: int) -> bool:
+    """Whether an annotation counts as visible on a stored slice. One whose slice is not known does not."""
+    return annotation.slice is not None and z in visible_range(annotation.box, annotation.slice, slice_count)
+
+
 def visible_range(box: tuple[float, ...], z: int, slice_count: int) -> range:
     """The stored slices on which a box (stored pixels) around slice z counts as visible, by Buda's rule: its own, and
     int(sqrt((W + H) / 2)) on either side."""

@@ -90,9 +90,9 @@ class ModelConfig:
     parameters that depend on it: its layers have room for this many slices."""
     canonical_box: float = 224.0
     """A box with this side (in model pixels) pools from p4, one half as large from p3. Scale it with the image."""
-    proposal_start: Literal["image", "grid"] = "image"
-    """Where proposal boxes are before any training: all as large as the image (Sparse R-CNN), or a grid of lesion-sized
-    boxes. The boxes are learned, so this is only their start."""
+    proposal_start: Literal["image", "grid", "fitted"] = "image"
+    """Where proposal boxes are before any training: all as large as the image (Sparse R-CNN), a grid of lesion-sized
+    boxes, or fitted to the boxes that a training learns from. The boxes are learned, so this is only their start."""
     pixel_mean: float = 0.449
     """Subtracted from the grey values (0 to 1): the mean that COCO and ImageNet weights were trained with."""
     pixel_std: float = 0.226

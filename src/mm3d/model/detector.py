@@ -215,9 +215,12 @@ def _gather(cascade: list[Proposals], present: Tensor, S: int) -> Detections:
 
 
 def _make_start_boxes(config: ModelConfig) -> Tensor:
-    """(N, 4) cxcywh: all as large as the image; or only a tenth of them, and the others on a grid with some overlap."""
+    """(N, 4) cxcywh: all as large as the image; or only a tenth of them, and the others on a grid with some overlap.
+
+    A training fits them to its boxes, if it is asked to (`train/start_boxes.py`).
+    """
     boxes = torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(config.proposals, 1)
-    if config.proposal_start == "grid":
+    if config.proposal_start != "image":
         count = config.proposals - config.proposals // 10
         columns = max(1, round(math.sqrt(count / 2)))  # a breast is about twice as high as wide
         rows = math.ceil(count / columns)

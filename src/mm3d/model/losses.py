@@ -1,6 +1,6 @@
 """The training loss: M&M's finding-, image- and breast-level terms, and the slice term that M&M-3D adds (Eq. 7).
 
-Which proposal answers for which annotation is the cheapest one-to-one assignment, for each head and view: `match`.
+Which proposal answers for which annotation is the cheapest assignment, for each head and view: `match`.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,8 @@ FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0
 
 @dataclass(frozen=True)
 class Targets:
-    """What is known of a batch of B breasts. Only malignant findings are annotations here: benign ones are negatives.
+    """What is known of a batch of B breasts. Only malignant lesions are annotations for the detector: to it, benign
+    ones are negatives. Their boxes are here for the map of lesions of the dense stage (`train/dense.py`).
 
     A view is annotated when all its malignant findings are listed. So every view of a negative or benign breast is
     annotated, with an empty list. A view that is not annotated trains by its label alone.
@@ -32,6 +33,8 @@ class Targets:
     boxes: Tensor  # (F, 4) the annotations of all views, xyxy in model pixels
     slices: Tensor  # (F,) the most suspicious slice of each, from 0; -1 where it is not known
     places: Tensor  # (F, 2) the breast and the view of each
+    benign_boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))  # (G, 4)
+    benign_places: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.long))  # (G, 2)
 
     def __post_init__(self) -> None:
         count = len(self.boxes)
@@ -91,6 +94,13 @@ class LossWeights:
     """Cross-entropy of the image score."""
     breast: float = 1.0
     """Cross-entropy of the breast score."""
+    matches: int = 1
+    """How many proposals are matched with each annotation, a setting of training alone. Sparse R-CNN has 1. With 4,
+    boxes are learned faster, but a cancer is then found several times and scores rank worse: end with 1."""
+
+    def __post_init__(self) -> None:
+        if self.matches < 1:
+            raise InputError(f"loss.matches = {self.matches} must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -129,17 +139,17 @@ def detection_losses(
     Losses
         `total` to go backward from, and `terms`: focal, l1, giou, slice, image, breast.
     """
-    terms = {**_finding_terms(detections, targets, sizes, weights.finding), **_label_terms(detections, targets)}
+    terms = {**_finding_terms(detections, targets, sizes, weights), **_label_terms(detections, targets)}
     factors = {**vars(weights.finding), "slice": weights.slice, "image": weights.image, "breast": weights.breast}
     total = torch.stack([factors[name] * term.sum() for name, term in terms.items()]).sum()
     return Losses(terms, total)
 
 
-def _finding_terms(detections: Detections, targets: Targets, sizes: Tensor, weights: CostWeights) -> dict[str, Tensor]:
+def _finding_terms(detections: Detections, targets: Targets, sizes: Tensor, weights: LossWeights) -> dict[str, Tensor]:
     logits, boxes = detections.logits.float(), detections.boxes.float()
     pairs = _match_all(detections, targets, sizes, weights)
     head, breast, view, proposal, annotation = pairs
-    divisor = share_of_ranks(len(targets.boxes), logits.device)
+    divisor = share_of_ranks(len(targets.boxes) * weights.matches, logits.device)
 
     def sum_per_head(values: Tensor, head: Tensor) -> Tensor:
         return values.new_zeros(len(logits)).index_add(0, head, values) / divisor
@@ -188,7 +198,7 @@ def _label_terms(detections: Detections, targets: Targets) -> dict[str, Tensor]:
     return terms
 
 
-def _match_all(detections: Detections, targets: Targets, sizes: Tensor, weights: CostWeights) -> Tensor:
+def _match_all(detections: Detections, targets: Targets, sizes: Tensor, weights: LossWeights) -> Tensor:
     """Every matched pair of every head: (5, pairs), its head, breast, view, proposal and annotation."""
     S = detections.slice_count
     pairs = [torch.zeros(5, 0, dtype=torch.long, device=detections.logits.device)]
@@ -205,8 +215,8 @@ def _match_all(detections: Detections, targets: Targets, sizes: Tensor, weights:
                 "annotations must be given in the prepared volume's slices."
             )
         of_view = detections.logits[:, breast, view], detections.boxes[:, breast, view]
-        cost = matching_cost(*of_view, targets.boxes[here], sizes[breast, view], weights)
-        head, proposal, annotation = match(cost)
+        cost = matching_cost(*of_view, targets.boxes[here], sizes[breast, view], weights.finding)
+        head, proposal, annotation = match(cost, weights.matches)
         place = (torch.full_like(head, number) for number in (breast, view))
         pairs.append(torch.stack([head, *place, proposal, here[annotation]]))
     return torch.cat(pairs, dim=1)
@@ -227,14 +237,20 @@ def matching_cost(logits: Tensor, boxes: Tensor, truth: Tensor, size: Tensor, we
     return weights.focal * (positive - negative)[..., None] + weights.l1 * l1 - weights.giou * giou
 
 
-def match(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Costs of I heads (I, N, G) -> heads, proposals and annotations of the pairs, min(N, G) for each head."""
+def match(cost: Tensor, matches: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Costs of I heads (I, N, G) -> heads, proposals and annotations of the pairs, min(N, G) for each head.
+
+    A proposal answers for one annotation at most. With `matches`, so many proposals answer for an annotation, or fewer
+    if there are not enough of them.
+    """
+    N, G = cost.shape[1:]
+    cost = cost.repeat(1, 1, max(1, min(matches, N // G)))  # each annotation several times
     # A diverged training has NaN costs. The loss reports that, so the matching only has to survive it.
     numbers = torch.nan_to_num(cost.detach(), nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
     pairs = [linear_sum_assignment(of_head) for of_head in numbers]
     head = np.repeat(np.arange(len(pairs)), [len(proposals) for proposals, _ in pairs])
     proposal, annotation = np.concatenate(pairs, axis=1)
-    return tuple(torch.as_tensor(index, device=cost.device) for index in (head, proposal, annotation))  # type: ignore[return-value]
+    return tuple(torch.as_tensor(index, device=cost.device) for index in (head, proposal, annotation % G))  # type: ignore[return-value]
 
 
 def _sigmoid_focal(logits: Tensor, labels: Tensor) -> Tensor:

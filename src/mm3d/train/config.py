@@ -196,6 +196,9 @@ class DenseConfig(Section):
     """Steps in which the rate rises linearly from 0."""
     levels: Annotated[int, Range(1, 4)] = 1
     """How many levels of the pyramid learn a map, from the finest (p2) on."""
+    benign: bool = False
+    """Learn a second map, of benign and malignant lesions alike: more examples of what a lesion is. A benign breast
+    without annotations counts as one without lesions."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from mm3d.data.inputs import (
     draw_slice,
     find_repeated_slice,
     grey,
+    is_visible,
     read_image,
     repeat_slices,
     stack,
@@ -177,10 +178,17 @@ def load_batch(breasts: Sequence[TrainingBreast], draws: list[Draw], augment: Au
         annotated=torch.tensor([[view is not None and view.annotated for view in views] for views in samples]),
         boxes=torch.from_numpy(np.concatenate([view.boxes for _, _, view in present])).float(),
         slices=torch.from_numpy(np.concatenate([view.slices for _, _, view in present])),
-        places=torch.tensor([(b, v) for b, v, view in present for _ in view.boxes], dtype=torch.long).reshape(-1, 2),
+        places=_repeat_places([(b, v, len(view.boxes)) for b, v, view in present]),
+        benign_boxes=torch.from_numpy(np.concatenate([view.benign for _, _, view in present])).float(),
+        benign_places=_repeat_places([(b, v, len(view.benign)) for b, v, view in present]),
     )
     images = [(None if cc is None else cc.image, None if mlo is None else mlo.image) for cc, mlo in samples]
     return Batch(draws[0].epoch, tuple(breast.name for breast in drawn), stack(images), targets)
+
+
+def _repeat_places(counts: list[tuple[int, int, int]]) -> Tensor:
+    """(F, 2): the breast and the view of each box, where (breast, view, count) says how many boxes a view has."""
+    return torch.tensor([(b, v) for b, v, count in counts for _ in range(count)], dtype=torch.long).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,7 @@ class ViewSample:
     annotated: bool
     boxes: np.ndarray  # (G, 4) of malignant annotations, model pixels
     slices: np.ndarray  # (G,), -1: not known
+    benign: np.ndarray  # boxes (..., 4) of benign annotations
 
 
 @dataclass(frozen=True)
@@ -210,11 +219,13 @@ def _load_view(view: PreparedView, breast: TrainingBreast, change: Change, rando
     known = view.view.annotations if breast.boxed else None
     annotated = known is not None or not breast.malignant
     malignant = tuple(annotation for annotation in known or () if annotation.malignant)
+    benign = tuple(annotation for annotation in known or () if not annotation.malignant)
     geometry = view.file.geometry
     if breast.input == "slices":
         if any(annotation.slice is None for annotation in malignant):  # it may or may not be on the slice that is drawn
             annotated, malignant = False, ()
         z, malignant = draw_slice(malignant, geometry.stored_slices, random)
+        benign = tuple(annotation for annotation in benign if is_visible(annotation, z, geometry.stored_slices))
         s = geometry.slice_to_model(z)
         image = grey(np.asarray(view.image()[s : s + 1]))
     else:
@@ -224,10 +235,17 @@ def _load_view(view: PreparedView, breast: TrainingBreast, change: Change, rando
         find_repeated_slice(geometry.slice_to_model(a.slice), own, wanted) if a.slice is not None and own > 1 else -1
         for a in malignant
     ]
-    boxes = np.array([geometry.box_to_model(a.box) for a in malignant], dtype=float).reshape(-1, 4)
+    boxes = np.array([geometry.box_to_model(a.box) for a in malignant + benign], dtype=float).reshape(-1, 4)
     boxes, shown = change_boxes(boxes, change, (image.shape[1], image.shape[2]))
     image = change_image(repeat_slices(image, wanted), change, random)
-    return ViewSample(image, annotated, boxes[shown], np.array(slices, dtype=np.int64)[shown])
+    count = len(malignant)
+    return ViewSample(
+        image,
+        annotated,
+        boxes=boxes[:count][shown[:count]],
+        slices=np.array(slices, dtype=np.int64)[shown[:count]],
+        benign=boxes[count:][shown[count:]],
+    )
 
 
 def draw_changes(config: AugmentConfig, random: np.random.Generator) -> tuple[Change, Change]:

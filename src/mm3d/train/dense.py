@@ -27,13 +27,14 @@ class DenseLearner(nn.Module):
 
     stage = "dense"
 
-    def __init__(self, detector: Detector, levels: int, autocast: bool) -> None:
+    def __init__(self, detector: Detector, levels: int, benign: bool, autocast: bool) -> None:
         super().__init__()
         self.whole = (detector,)  # in a tuple, so that torch does not count its heads among the parameters
         self.backbone = detector.backbone
         self.levels = levels
         self.autocast = autocast
-        self.map = nn.Conv2d(detector.config.channels, 1, 1)
+        self.benign = benign
+        self.map = nn.Conv2d(detector.config.channels, 1 + benign, 1)  # of cancers; of all lesions
         nn.init.zeros_(self.map.weight)
         assert self.map.bias is not None
         nn.init.constant_(self.map.bias, -math.log(1 / PRIOR - 1))
@@ -43,14 +44,14 @@ class DenseLearner(nn.Module):
         return self.whole[0]
 
     def maps(self, image: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The logits (H_l, W_l) of a view (S, H, W) on every learned level.
+        """The logits (maps, H_l, W_l) of a view (S, H, W) on every learned level: of cancers, then of all lesions.
 
         The highest value over the slices counts, so that nobody has to know the slice of a lesion. Also returns a zero
         that depends on the unused levels: data-parallel training needs a gradient of every parameter.
         """
         with torch.autocast(image.device.type, torch.bfloat16, enabled=self.autocast):
             levels = self.backbone(image)
-            logits = [self.map(level)[:, 0].amax(dim=0) for level in levels[: self.levels]]
+            logits = [self.map(level).amax(dim=0) for level in levels[: self.levels]]
         unused = sum((level.sum() for level in levels[self.levels :]), torch.zeros((), device=image.device))
         return [level.float() for level in logits], 0.0 * unused
 
@@ -58,25 +59,32 @@ class DenseLearner(nn.Module):
         """CenterNet's focal loss, divided by the findings over all ranks. Views without annotation do not count."""
         breasts, targets = batch.breasts, batch.targets
         total = breasts.images.new_zeros(())
+        count = len(targets.boxes) + self.benign * (len(targets.boxes) + len(targets.benign_boxes))
         for breast, view in breasts.present.nonzero().tolist():
             height, width = breasts.sizes[breast, view].tolist()
             logits, unused = self.maps(breasts.images[breast, view, :, :height, :width])
-            boxes = targets.boxes[(targets.places == targets.places.new_tensor([breast, view])).all(dim=1)]
+            malignant = targets.boxes[_is_at(targets.places, breast, view)]
+            lesions = torch.cat([malignant, targets.benign_boxes[_is_at(targets.benign_places, breast, view)]])
             counts = targets.annotated[breast, view].to(total)
             for level, stride in zip(logits, STRIDES, strict=False):
-                total = total + counts * _focal(level, draw_bumps(boxes / stride, level.shape)).sum()
+                for boxes, logit in zip((malignant, lesions), level, strict=False):
+                    total = total + counts * _focal(logit, draw_bumps(boxes / stride, logit.shape)).sum()
             total = total + unused
-        total = total / share_of_ranks(len(targets.boxes), total.device) / self.levels
+        total = total / share_of_ranks(count, total.device) / self.levels
         return total, {"map": total}
 
     def predict(self, breast: TrainingBreast) -> BreastPrediction:
-        """A breast's score is the highest logit of its maps. There are no boxes."""
+        """A breast's score is the highest logit of its map of cancers. There are no boxes."""
         with torch.inference_mode():
             images = [read_image(view, breast.input, breast.histogram) for view in breast.prepared.views]
             on_device = (torch.from_numpy(image).to(self.map.weight.device) for image in images)
             score = max(float(self.maps(image)[0][0].max()) for image in on_device)
         record = breast.prepared.breast
         return BreastPrediction(record.patient, record.exam, record.laterality, (), score)
+
+
+def _is_at(places: Tensor, breast: int, view: int) -> Tensor:
+    return (places == places.new_tensor([breast, view])).all(dim=1)
 
 
 def draw_bumps(boxes: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -43,6 +43,7 @@ from mm3d.train.config import DENSE, OF_BODY, LoopConfig, OptimiserConfig, Train
 from mm3d.train.data import Batch, TrainingBreast, read_batches
 from mm3d.train.dense import DenseLearner
 from mm3d.train.log import Log, peak_memory
+from mm3d.train.start_boxes import fit_start_boxes
 from mm3d.train.state import CHECKPOINTS, State, find_checkpoints, load_checkpoint, make_state, save_checkpoint
 from mm3d.train.validate import validate
 
@@ -93,13 +94,15 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
     detector, autocast = Detector(config.model), config.loop.precision == "bfloat16"
+    if config.model.proposal_start == "fitted":
+        detector.proposal_boxes.data = fit_start_boxes(breasts, config.model.proposals, config.augment)
     provenance = describe(config, breasts, console)
     if config.start_weights is not None:
         provenance["start"] = load_start(detector, config, console)
     freeze_stages(detector.backbone, config.optimiser.freeze)
     if config.dense_first and not find_checkpoints(folder):
         stage = make_dense_config(config)
-        dense = fabric.to_device(DenseLearner(detector, config.dense.levels, autocast))
+        dense = fabric.to_device(DenseLearner(detector, config.dense.levels, config.dense.benign, autocast))
         state = make_state(dense, stage.optimiser, folder / DENSE, provenance | {"stage": DENSE})
         fit(fabric, stage, state, breasts, cohorts, console)
     learner = fabric.to_device(DetectorLearner(detector, config.loss, autocast))
