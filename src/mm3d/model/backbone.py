@@ -1,4 +1,4 @@
-"""The feature extractor: a body, such as a ResNet of `transformers`, and a feature pyramid (FPN) on its four stages.
+"""The feature extractor: a body, such as a ResNet, and a feature pyramid (FPN) on its four stages.
 
 To add a family of backbones, write a function that builds its body, and its line in `FAMILIES`; then add it to
 `BackboneConfig.family` and its members to `BACKBONES` (config.py).
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
 from mm3d.model.efficientnet import EfficientNetLite
+from mm3d.model.resnet import ResNet
 
 
 class Backbone(nn.Module):
@@ -121,32 +122,24 @@ def _build_body(config: BackboneConfig) -> nn.Module:
     return body
 
 
-def _build_resnet(config: BackboneConfig) -> nn.Module:
-    from transformers import AutoBackbone, ResNetConfig  # slow to import: only when a model is built
-
-    own = {"layer_type": config.layer, "downsample_in_bottleneck": config.stride_in == "1x1"}
-    return AutoBackbone.from_config(ResNetConfig(embedding_size=config.stem, **own, **_describe_stages(config)))
-
-
 def _build_pvt(config: BackboneConfig) -> nn.Module:
-    from transformers import AutoBackbone, PvtV2Config
+    from transformers import AutoBackbone, PvtV2Config  # takes longer than to import torch: only if it is needed
 
-    fixed = {"num_attention_heads": [1, 2, 5, 8], "mlp_ratios": [8, 8, 4, 4], "linear_attention": True}
-    return AutoBackbone.from_config(PvtV2Config(**fixed, **_describe_stages(config)))
-
-
-def _describe_stages(config: BackboneConfig) -> dict[str, Any]:
-    return {
-        "num_channels": 1,
-        "hidden_sizes": list(config.widths),
-        "depths": list(config.depths),
-        "out_features": ["stage1", "stage2", "stage3", "stage4"],
-    }
+    settings = PvtV2Config(
+        num_channels=1,
+        hidden_sizes=list(config.widths),
+        depths=list(config.depths),
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+        num_attention_heads=[1, 2, 5, 8],
+        mlp_ratios=[8, 8, 4, 4],
+        linear_attention=True,
+    )
+    return AutoBackbone.from_config(settings)
 
 
 # For each family, the function that builds a body. A body has `channels`, and its output has `feature_maps`.
 FAMILIES: dict[str, Callable[[BackboneConfig], nn.Module]] = {
-    "resnet": _build_resnet,
+    "resnet": ResNet,
     "pvt_v2_li": _build_pvt,
     "efficientnet_lite": EfficientNetLite,
 }

@@ -4,24 +4,17 @@ Its seven parts are those of EfficientNet-B0 (Tan and Le, 2019, table 1). Widths
 Lite0 to Lite4 differ in nothing else.
 """
 
-from typing import NamedTuple
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mm3d.model.config import BackboneConfig
+from mm3d.model.resnet import Stages
 
 KERNELS = (3, 3, 5, 3, 5, 5, 3)  # of the depthwise convolutions of each part
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block of each part
 EXPANSIONS = (1, 6, 6, 6, 6, 6, 6)  # how much wider a block is inside
 STAGE_ENDS = (1, 2, 4, 6)  # the last part with stride 4, 8, 16 and 32
 EPS = 1e-3  # of BatchNorm
-
-
-class Stages(NamedTuple):
-    """The result, named as in `transformers`."""
-
-    feature_maps: list[Tensor]
 
 
 class EfficientNetLite(nn.Module):

@@ -99,18 +99,11 @@ def _compile(module: nn.Module) -> Any:
         raise InputError(
             "The engine openvino is not installed; install it with: pip install 'mm3d[openvino]'."
         ) from error
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # recording warns that it leaves out checks of shapes
-        logging.set_verbosity_error()  # recording asks the backbone for its loss, which it does not have
-        try:
-            frontend = FrontEndManager().load_by_framework("pytorch")
-            decoder = TorchScriptPythonDecoder(module.eval(), example_input=torch.rand(EXAMPLE))
-            model = frontend.convert(frontend.load(decoder))
-        finally:
-            logging.set_verbosity(verbosity)
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(module.eval(), example_input=torch.rand(EXAMPLE))
+        model = frontend.convert(frontend.load(decoder))
     model.reshape([-1, -1, -1])
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
     return Core().compile_model(model, "CPU", settings)

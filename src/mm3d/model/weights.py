@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detector
@@ -108,15 +109,30 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
         raise InputError(
             f"{path} has only the body of a backbone; start a training from it: mm3d train --start {path}."
         )
-    with torch.device("meta"):
+    with _WithoutStartValues():
         model = Detector(config if chunk is None else replace(config, chunk=chunk))
     state = _read_tensors(path)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != expected:
         wrong = sorted(set(expected) ^ set(state)) or [n for n in expected if state[n].shape != expected[n]]
         raise InputError(f"{path} is damaged: its tensors do not fit its own header ({', '.join(wrong[:3])}, …).")
-    model.to_empty(device="cpu").load_state_dict(state)
+    model.load_state_dict(state)
     return model
+
+
+class _WithoutStartValues(TorchFunctionMode):
+    """Random start values are not drawn, because what they would fill is replaced.
+
+    Tensors on "meta" would do the same. But for these, torch imports its compiler, which takes as long as all of torch.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.randn:
+            return torch.empty(*args, **kwargs)
+        if getattr(function, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def start_from(model: Detector, path: Path | str) -> Transfer:
