@@ -55,14 +55,14 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
 def _describe(imported: Import) -> str:
     config = imported.model.config
     backbone = next((name for name, known in BACKBONES.items() if known == config.backbone), None)
-    backbone = backbone or f"{config.backbone.family} {'-'.join(map(str, config.backbone.widths))}"
+    what = config.backbone.name or f"{config.backbone.family} {'-'.join(map(str, config.backbone.widths))}"
     if imported.only_body:
         return (
-            f"{imported.family}, the backbone {backbone}; on a drawn picture its features differ from those of the "
-            f"file's own network by {imported.difference:.0e}"
+            f"{imported.family}, the backbone {backbone or what}; on a drawn picture its features differ from those of "
+            f"the file's own network by {imported.difference:.0e}"
         )
     return (
-        f"Sparse R-CNN of {imported.family}, {backbone}, "
+        f"Sparse R-CNN of {imported.family}, {backbone or what}, "
         f"{config.proposals} proposals, {config.channels} channels, {config.heads} heads"
     )
 

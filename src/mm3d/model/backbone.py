@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mm3d.model.auto_backbone import AutoBody
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
 from mm3d.model.efficientnet import EfficientNetLite
 from mm3d.model.resnet import ResNet
+from mm3d.shared.errors import InputError
 
 
 class Backbone(nn.Module):
@@ -119,6 +121,8 @@ def _build_body(config: BackboneConfig) -> nn.Module:
             layer.convolution = FoldedConv2d(layer.convolution, layer.normalization)
         elif isinstance(norm, nn.BatchNorm2d):
             layer.normalization = nn.GroupNorm(GROUPS, norm.num_features)
+    if any(isinstance(layer, nn.BatchNorm2d) for layer in body.modules()):
+        raise InputError(f"The backbone {config.name} has a BatchNorm that cannot be frozen; choose another.")
     return body
 
 
@@ -142,4 +146,5 @@ FAMILIES: dict[str, Callable[[BackboneConfig], nn.Module]] = {
     "resnet": ResNet,
     "pvt_v2_li": _build_pvt,
     "efficientnet_lite": EfficientNetLite,
+    "auto": AutoBody,
 }

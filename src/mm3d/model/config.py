@@ -1,7 +1,7 @@
 """The settings of a model. They are plain data: a weights file carries them as JSON."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from mm3d.model.fusion import FusionName
 from mm3d.shared.config import check
@@ -15,8 +15,12 @@ EngineName = Literal["torch", "openvino"]
 class BackboneConfig:
     """The shape of the feature extractor. Its four stages have strides 4, 8, 16, 32."""
 
-    family: Literal["resnet", "pvt_v2_li", "efficientnet_lite"] = "resnet"
-    """ResNet, PVTv2 with linear attention ("li"), or EfficientNet-Lite."""
+    family: Literal["resnet", "pvt_v2_li", "efficientnet_lite", "auto"] = "resnet"
+    """ResNet, PVTv2 with linear attention ("li"), EfficientNet-Lite, or auto: another one of `transformers`."""
+    name: str = ""
+    """For auto: the model type in `transformers`, such as convnext or swin. It does not use widths and depths."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """For auto: settings of `transformers` that differ from its own, such as depths and hidden_sizes."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     """Channels of the four stages, or of the seven parts of an EfficientNet."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -33,6 +37,10 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if (self.family == "auto") != bool(self.name) or (self.settings and not self.name):
+            raise InputError("backbone.name and backbone.settings belong to family = auto, which needs a name.")
+        if self.family == "auto":
+            return
         has_batch_norm = self.family != "pvt_v2_li"
         if has_batch_norm and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
             raise InputError(

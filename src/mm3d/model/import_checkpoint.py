@@ -30,11 +30,12 @@ from mm3d.model.import_backbone import (
     translate_efficientnet,
 )
 from mm3d.model.import_keras import read_network, translate_network
+from mm3d.model.import_transformers import is_pretrained, translate_pretrained
 from mm3d.model.weights import BODY, Transfer
 from mm3d.shared.errors import InputError
 
-Family = Literal["detectron2", "mmdetection", "PVT", "EfficientNet-Lite", "Keras ResNet"]
-BACKBONE_FAMILIES = ("EfficientNet-Lite", "Keras ResNet")
+Family = Literal["detectron2", "mmdetection", "PVT", "EfficientNet-Lite", "Keras ResNet", "transformers"]
+BACKBONE_FAMILIES = ("EfficientNet-Lite", "Keras ResNet", "transformers")
 
 MMDETECTION_TO_DETECTRON2: Rules = [
     ("roi_head.bbox_head.", "head.head_series."),
@@ -144,6 +145,9 @@ def _read_translated(path: Path) -> tuple[Family, Translation, str]:
     if path.suffix == ".json":
         network = read_network(path)
         return "Keras ResNet", translate_network(path, network), network.sha256
+    if is_pretrained(path):
+        translation, sha256 = translate_pretrained(path)
+        return "transformers", translation, sha256
     source = _read(path)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -207,11 +211,11 @@ def check_stages(path: Path, model: Detector, translation: Translation) -> float
     """
     if translation.compute_stages is None:
         return None
-    picture = draw_picture()
+    picture, body = draw_picture(), model.backbone.body.eval()  # without dropout
     with torch.no_grad():
         wanted = translation.compute_stages(picture)
-        normalised = (picture - model.config.pixel_mean) / model.config.pixel_std
-        stages = list(model.backbone.body(normalised).feature_maps)
+        stages = list(body((picture - model.config.pixel_mean) / model.config.pixel_std).feature_maps)
+    body.train()
     if [stage.shape for stage in stages] != [stage.shape for stage in wanted]:
         difference = math.inf
     else:
