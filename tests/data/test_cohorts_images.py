@@ -14,6 +14,7 @@ from support.downloads import breast_of, reason_of, view_of
 from mm3d.cli import main
 from mm3d.data.datasets import images
 from mm3d.data.datasets.assemble import split_patients
+from mm3d.data.inputs import grey
 from mm3d.data.prepare.prepared import PreparedView, read_breasts
 from mm3d.data.records import Annotation, Picture
 from mm3d.shared.errors import InputError
@@ -151,7 +152,8 @@ def test_rows_that_cannot_be_right_are_left_out(tmp_path: Path) -> None:
 def test_boxes_follow_the_stretch_and_the_breast_alone_is_kept(tmp_path: Path) -> None:
     assert prepare(films(tmp_path / "in"), tmp_path / "out", "--stretch", "1.7", "--kind", "film") == 0
     for view in prepared_views(tmp_path / "out").values():
-        image = view.image()[0] / 65535
+        assert view.image().dtype == np.uint8  # as many bits as the files have
+        image = grey(view.image()[0])
         square = (view.annotations() or ())[0]
         x1, y1, x2, y2 = (round(value) for value in square.box)
         assert (square.box[3] - square.box[1]) / (square.box[2] - square.box[0]) == pytest.approx(1.7, rel=0.02)

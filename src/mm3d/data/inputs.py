@@ -45,12 +45,12 @@ def has_slices(name: InputName) -> bool:
     return name in ("volume", "slices")
 
 
-def grey(pixels: NDArray[np.uint16]) -> Image:
-    """Prepared pixels, 0 black to 65535 white, as grey values from 0 to 1."""
-    return pixels.astype(np.float32) / np.float32(65535)
+def grey(pixels: NDArray[np.unsignedinteger]) -> Image:
+    """Prepared pixels, from 0 black to the largest value of their type, white, as grey values from 0 to 1."""
+    return pixels.astype(np.float32) / np.float32(np.iinfo(pixels.dtype).max)
 
 
-def make_input(pixels: NDArray[np.uint16], name: InputName, histogram: Histogram | None = None) -> Image:
+def make_input(pixels: NDArray[np.unsignedinteger], name: InputName, histogram: Histogram | None = None) -> Image:
     """Make the image of an input from the pixels (S, H, W) of a prepared view; inputs slices and volume keep all S.
 
     Projections for msp need a detector. mm3d.predict.detect makes them beforehand, and here they are mammograms.
@@ -92,7 +92,9 @@ def match_histogram(image: Image, histogram: Histogram) -> Image:
     return matched
 
 
-def suspicion_projection(volume: NDArray[np.uint16], suspicion: NDArray[np.float32]) -> NDArray[np.uint16]:
+def suspicion_projection(
+    volume: NDArray[np.unsignedinteger], suspicion: NDArray[np.float32]
+) -> NDArray[np.unsignedinteger]:
     """Take each pixel from the slice where `suspicion` (S, H, W) is highest, or from the middle slice if it is 0.
 
     Returns (1, H, W).

@@ -96,7 +96,7 @@ def _pool_view(view: PreparedView, target: Path, settings: PrepareSettings) -> s
     return key
 
 
-def pool_slices(volume: NDArray[np.uint16], slices: int) -> NDArray[np.uint16]:
+def pool_slices(volume: NDArray[np.unsignedinteger], slices: int) -> NDArray[np.unsignedinteger]:
     """(S, H, W) to (slices, H, W) by the maximum. Neighbours share a slice where S is not a multiple."""
     S = len(volume)
     return np.stack([volume[s * S // slices : -(-(s + 1) * S // slices)].max(axis=0) for s in range(slices)])

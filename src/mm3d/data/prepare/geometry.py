@@ -68,6 +68,13 @@ class Geometry:
         left, top = self.crop[:2]
         return x1 / x_scale + left, y1 / y_scale + top, x2 / x_scale + left, y2 / y_scale + top
 
+    def visible_share(self, box: Box) -> float:
+        """The share of a box in stored pixels that lies in the prepared view, between 0 and 1."""
+        x1, y1, x2, y2 = self.crop
+        width = min(box[2], x2) - max(box[0], x1)
+        height = min(box[3], y2) - max(box[1], y1)
+        return max(0.0, width) * max(0.0, height) / ((box[2] - box[0]) * (box[3] - box[1]))
+
     def region(self, s: int) -> range:
         """The stored slices that prepared slice s was pooled from; neighbouring regions may share a slice."""
         return range(s * self.stored_slices // self.slices, -(-(s + 1) * self.stored_slices // self.slices))

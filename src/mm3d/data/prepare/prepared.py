@@ -4,7 +4,8 @@
         cohort.json      breasts, labels, views and annotations, with the key of each prepared view
         manifest.csv     the same for a person: a row per view
         problems.csv     what was left out, and why
-        views/           <key>.npy, (S, H, W) uint16, 0 black to 65535 white; <key>.json, how it was made
+        views/           <key>.npy, (S, H, W) uint16, 0 black to 65535 white (uint8, 0 to 255, of pictures with 8 bits);
+                         <key>.json, how it was made
 
 A key is a hash of the source files and of the settings. Views that were made with other settings have other keys.
 """
@@ -56,7 +57,7 @@ class PreparedView:
     headers: tuple[Header, ...] = ()  # of its files in the order of the slices, if `prepare_breasts` prepared it
     display_slices: Path | None = None  # npy, (stored slices, rows, columns) uint8 as a viewer shows them; likewise
 
-    def image(self) -> NDArray[np.uint16]:
+    def image(self) -> NDArray[np.unsignedinteger]:
         """(S, H, W), memory-mapped: only what is touched is read."""
         try:
             return np.load(self.pixels, mmap_mode="r", allow_pickle=False)
@@ -128,7 +129,7 @@ def is_prepared(folder: Path, key: str) -> bool:
     return (folder / "views" / f"{key}.json").is_file()
 
 
-def write_view(folder: Path, key: str, pixels: NDArray[np.uint16], file: ViewFile) -> Path:
+def write_view(folder: Path, key: str, pixels: NDArray[np.unsignedinteger], file: ViewFile) -> Path:
     """Write a prepared view. Returns the file of its pixels."""
     path = folder / "views" / f"{key}.npy"
     with replacing(path) as partial, partial.open("wb") as target:

@@ -25,10 +25,13 @@ BORDER_GAP = 0.03  # of black between the picture's edge and the border
 BORDER_LENGTH = 0.15  # of the shortest border: less white at the edge is breast
 BORDER_TOLERANCE = 0.006  # between a border's inner edge and a straight line
 BORDER_SLOPES = np.linspace(-0.04, 0.04, 17)  # films lie askew in the scanner
-BORDER_WHITE = 0.92  # of the brightest value: film that was not exposed at all
+# Shares of the brightest value of a picture
+BORDER_WHITE = 0.85  # what is as bright may be border: film that was not exposed at all
+BORDER_DROP = 0.1  # from the border to the breast: the brightest breast comes down more slowly
+BORDER_BLUR = 2  # pixels of the reduced image, in which this happens
 # Shares of the longer side of a picture
 OPENING = 0.025  # half the width of what is too thin to be breast
-RIM = 0.015  # of air that is kept around the breast
+RIM = 0.02  # of air that is kept around the breast
 TISSUE = 0.06  # of the range of grey values above the darkest: what is brighter is not air
 
 
@@ -87,9 +90,7 @@ def find_outline(image: Pixels) -> Mask:
     longer = max(small.shape)
     reach = OPENING * longer
     margin = int(reach) + 2
-    # The breast goes on behind the edge of the image, and so do the lines that a scanner leaves there. Mirrored, the
-    # breast is not worn down at the edge, and a line stays thin.
-    padded = np.pad(tissue, margin, mode="symmetric")
+    padded = np.pad(tissue, margin)
     bodies, count = ndimage.label(ndimage.distance_transform_edt(padded) > reach)
     if count == 0:
         raise InputError("no breast was found in the image")
@@ -109,39 +110,39 @@ def bounds(outline: Mask) -> Region:
 
 def find_borders(image: Pixels) -> Mask:
     """The straight white strips along the four edges of an image."""
-    white = image >= BORDER_WHITE * image.max()
-    borders = np.zeros_like(white)
+    borders = np.zeros(image.shape, dtype=bool)
     for turns in range(4):
-        borders |= np.rot90(_find_top_border(np.rot90(white, turns)), -turns)
+        borders |= np.rot90(_find_top_border(np.rot90(image, turns)), -turns)
     return borders
 
 
-def _find_top_border(white: Mask) -> Mask:
+def _find_top_border(image: Pixels) -> Mask:
     """The straight strip of white along the upper edge, if there is one."""
-    rows, columns = white.shape
-    strip = white[: max(2, round(BORDER_DEPTH * rows)) + 1]
-    gap = max(1, round(BORDER_GAP * rows))
-    begins = np.where(strip[:gap].any(axis=0), strip[:gap].argmax(axis=0), len(strip))
-    down = np.arange(len(strip))[:, None]
-    dark = ~strip & (down >= begins)
-    ends = np.where(dark.any(axis=0), dark.argmax(axis=0), len(strip))  # the first row below the white
-    found = np.flatnonzero((begins < gap) & (ends < len(strip)))  # what goes deeper is breast
-    nothing = np.zeros_like(white)
-    if len(found) < BORDER_LENGTH * columns:
-        return nothing
+    rows, columns = image.shape
+    border = np.zeros(image.shape, dtype=bool)
+    depth, gap = max(2, round(BORDER_DEPTH * rows)), max(1, round(BORDER_GAP * rows))
+    white = image[:depth] >= BORDER_WHITE * image.max()
+    down = np.arange(len(white))[:, None]
+    begins = np.where(white[:gap].any(axis=0), white[:gap].argmax(axis=0), len(white))  # the first white row
+    dark = ~white & (down >= begins)
+    ends = np.where(dark.any(axis=0), dark.argmax(axis=0), len(white))  # the first row below the white
+    beyond = np.take_along_axis(image, np.minimum(ends + BORDER_BLUR, rows - 1)[None], axis=0)[0]
+    sharp = (begins < gap) & (ends < len(white)) & (beyond < (BORDER_WHITE - BORDER_DROP) * image.max())
+    found = np.flatnonzero(sharp)
+    if not len(found):
+        return border
     tolerance = max(1.0, BORDER_TOLERANCE * rows)
     best, line = 0, np.zeros(columns)
     for slope in BORDER_SLOPES:
         offsets = ends[found] - slope * found
-        close = np.abs(offsets[:, None] - offsets) <= tolerance
-        offset = offsets[close.sum(axis=1).argmax()]
-        fitting = int(close.sum(axis=1).max())
-        if fitting > best:
-            best, line = fitting, offset + slope * np.arange(columns)
-    if best < BORDER_LENGTH * columns:
-        return nothing
-    nothing[: len(strip)] = strip & (down < line + tolerance) & (begins < gap) & (down < ends)
-    return nothing
+        fitting = (np.abs(offsets[:, None] - offsets) <= tolerance).sum(axis=1)
+        if fitting.max() > best:
+            best, line = int(fitting.max()), offsets[fitting.argmax()] + slope * np.arange(columns)
+    if best >= BORDER_LENGTH * columns:
+        # White behind the line is breast, unless the line is only not exact there.
+        limit = np.where(sharp, np.minimum(ends, line + tolerance), line)
+        border[: len(white)] = white & (begins <= down) & (down < np.minimum(limit, ends))
+    return border
 
 
 def chest_wall(image: NDArray[np.integer]) -> str:

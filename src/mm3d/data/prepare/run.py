@@ -26,6 +26,7 @@ from mm3d.shared.workers import Outcome, Task, Workers, worker_count
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames; no real file takes that long
 SECONDS_PER_FRAME = 30.0
+CUT = 0.1  # share of an annotation outside the crop from which it is mentioned
 SHOWN = 8  # kinds of problem that are printed; all problems are in problems.csv
 PATH = re.compile(r"\S*/\S*")  # reasons that differ only in a path are of one kind
 
@@ -167,7 +168,7 @@ def prepare_array(
 ) -> None:
     """Prepare a view whose slices (S, rows, columns) are in memory, as if they were read from a file."""
     plan = plan_view(view, image, len(pixels), pixels.__getitem__, settings)
-    output = np.empty(plan.shape, dtype=np.uint16)
+    output = np.empty(plan.shape, dtype=plan.dtype)
     fill_slices(plan, pixels.__getitem__, output, range(len(output)))
     prepared.write_view(folder, key, output, plan.file)
 
@@ -193,11 +194,24 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
     prepared.write_cohort(output, cohort, keys, problems)
     console.print(summarise(cohort, keys))
     _show_problems(console, problems)
-    for note in cohort.notes:
+    for note in (*cohort.notes, *_find_cut_annotations(done)):
         say(console, f"note: {note}")
     ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
     say(console, f"Wrote {output}: {len(keys)} of {len(views)} views{ending}.")
     return 1 if failures else 0
+
+
+def _find_cut_annotations(views: Sequence[PreparedView]) -> list[str]:
+    """A note on annotations that the crop cuts: the breast was not found well, or the box is drawn too large."""
+    cut = [
+        view.view.name
+        for view in views
+        for annotation in view.view.annotations or ()
+        if view.file.geometry.visible_share(annotation.box) < 1 - CUT
+    ]
+    if not cut:
+        return []
+    return [f"{len(cut)} annotations lie by more than {CUT:.0%} outside the crop of their views, such as in {cut[0]}."]
 
 
 def _show_problems(console: Console, problems: list[Problem]) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import Header, read_header, sort_headers
 from mm3d.data.dicom.window import Display, StoredImage, Window
-from mm3d.data.picture import read_picture
+from mm3d.data.picture import AS_SHOWN, read_picture
 from mm3d.data.prepare.geometry import PrepareSettings, make_geometry
 from mm3d.data.prepare.prepared import ViewFile
 from mm3d.data.prepare.region import (
@@ -32,7 +32,7 @@ from mm3d.data.prepare.region import (
 from mm3d.data.records import View
 from mm3d.shared.errors import InputError
 
-WHITE = 65535  # prepared views are uint16: 0 is black, this is white
+WHITE = 65535  # of prepared views in 16 bits: 0 is black, this is white
 FEW_SLICES = 4  # the worker that plans a view with no more slices fills it at once
 PERCENTILES = (1.0, 99.8)
 
@@ -47,12 +47,17 @@ class Plan:
     image: StoredImage
     display: Display
     file: ViewFile
-    outline: Mask | None = None  # of the breast in its crop; what is outside becomes black
+    outline: Mask | None = None  # of the breast in the crop of a picture; what is outside becomes black
 
     @property
     def shape(self) -> tuple[int, int, int]:
         geometry = self.file.geometry
         return geometry.slices, geometry.height, geometry.width
+
+    @property
+    def dtype(self) -> type[np.uint8 | np.uint16]:
+        """Of the prepared view, in which 0 is black and the largest value is white. Pictures of 8 bits keep 8."""
+        return np.uint8 if self.outline is not None and self.display == AS_SHOWN else np.uint16
 
     def brightness(self, stored: Slice) -> NDArray[np.float32]:
         """A stored slice, or a part of it, as it is shown: from 0, black, to 1."""
@@ -98,7 +103,7 @@ def fill_view(
 
 
 def _create(plan: Plan, slice_count: int, pixels: Path, display_slices: Path | None) -> None:
-    np.lib.format.open_memmap(pixels, mode="w+", dtype=np.uint16, shape=plan.shape).flush()
+    np.lib.format.open_memmap(pixels, mode="w+", dtype=plan.dtype, shape=plan.shape).flush()
     if display_slices is not None:
         shape = (slice_count, plan.image.rows, plan.image.columns)
         np.lib.format.open_memmap(display_slices, mode="w+", dtype=np.uint8, shape=shape).flush()
@@ -147,7 +152,7 @@ def plan_view(view: View, image: StoredImage, slice_count: int, read: ReadSlice,
     return Plan(image, _choose_display(image, middle, crop, settings), file, outline)
 
 
-def fill_slices(plan: Plan, read: ReadSlice, output: NDArray[np.uint16], which: range) -> None:
+def fill_slices(plan: Plan, read: ReadSlice, output: NDArray[np.unsignedinteger], which: range) -> None:
     """Make some slices of a planned view, (S, H, W)."""
     geometry = plan.file.geometry
     x1, y1, x2, y2 = geometry.crop
@@ -161,7 +166,7 @@ def fill_slices(plan: Plan, read: ReadSlice, output: NDArray[np.uint16], which: 
         resized = Image.fromarray(np.ascontiguousarray(shown)).resize(
             (geometry.width, geometry.height), Image.Resampling.BILINEAR
         )
-        output[s] = np.rint(np.asarray(resized).clip(0, 1) * WHITE)
+        output[s] = np.rint(np.asarray(resized).clip(0, 1) * np.iinfo(output.dtype).max)
 
 
 def _check_records(view: View, image: StoredImage, slice_count: int) -> None:
