@@ -3,7 +3,8 @@
 # make test-quick  the unit tests: no Debian packages, under two minutes
 # make check  formatting, lint, imports between rooms, types
 # make bench  measures, and writes docs/benchmarks.md
-# make bench-full  measures full-size volumes: half an hour, 13 GB
+# make bench BASE=<commit>  measures this tree against another commit: a quarter of an hour
+# make bench-full  measures full-size volumes: half an hour, 13 GB; also with BASE
 #
 # Every target makes .venv and installs what it needs; a second run installs nothing.
 
@@ -44,10 +45,10 @@ format: .venv/dev
 	$(BIN)/ruff check --fix
 
 bench: .venv/bench
-	$(BIN)/python benchmarks/run.py --write docs/benchmarks.md
+	$(BIN)/python benchmarks/$(if $(BASE),against.py $(BASE),run.py) --write docs/benchmarks.md
 
 bench-full: .venv/bench
-	$(BIN)/python benchmarks/run.py --full-size --write docs/benchmarks.md
+	$(BIN)/python benchmarks/$(if $(BASE),against.py $(BASE),run.py) --full-size --write docs/benchmarks.md
 
 clean:
 	rm -rf .venv build dist demo

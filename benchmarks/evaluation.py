@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from timing import Row, in_its_own_process, seconds_of_each
 
 from mm3d.data.datasets import tables
@@ -55,9 +54,11 @@ def rows() -> list[Row]:
 
 
 def measure() -> dict[str, float]:
+    import pandas as pd  # not above: against.py needs only the tables, and pandas is in the extra mm3d[bench]
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        predicted = _write(folder)
+        predicted = write_tables(folder)
         labels, boxes, table = (pd.read_csv(path) for path in (folder / "labels.csv", folder / "boxes.csv", predicted))
         matched = _match(folder, predicted)
         slices = matched.of_views("slice_count")
@@ -96,7 +97,7 @@ def _match(folder: Path, predicted: Path) -> MatchedPredictions:
     return match_predictions("predictions", read_dbtex(predicted), read_truth(folder), EvaluateSettings())
 
 
-def _write(folder: Path) -> Path:
+def write_tables(folder: Path) -> Path:
     """Tables of the real size and predictions on them: one near every box, some near it again, the others anywhere."""
     random = np.random.default_rng(0)
     kinds = ("lcc", "lmlo", "rcc", "rmlo")

@@ -46,7 +46,7 @@ INPUTS = ("volume", "slices", "mip", "hm", "msp", "ffdm")
 def record(out: Path, tree: Path, only: str) -> None:
     """Run the commands of `only` ("demo", "train" or "all") with the mm3d of a tree."""
     out.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     finished = out / "finished.txt"  # A killed recording continues after the last command that ended well.
 
