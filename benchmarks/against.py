@@ -38,6 +38,8 @@ model = { preset = "paper", recompute = true }
 data.train = [{ folder = "full", input = "volume" }]
 loop = { steps = 1, batch = 1 }
 """
+INTRODUCTION = """Written by `make bench BASE=<commit>`: commit {} against {}, with the command line of both, in turn. Time on
+processors is that of all processes of a command together. Other programs on the machine disturb it less."""
 
 
 class Cost(NamedTuple):
@@ -196,9 +198,7 @@ def _compare(what: str, costs: Sequence[Cost], note: str) -> Row:
     before, after = costs
     ratio = f"{before.seconds / after.seconds:.2f}x as fast"
     times = f"{after.seconds:.2f} s, was {before.seconds:.2f} s"
-    processors = (
-        f"by the time on processors, which other programs disturb less, {before.processor / after.processor:.2f}x"
-    )
+    processors = f"{before.processor / after.processor:.2f}x by time on processors"
     return Row(what, ratio, "reported", f"{times}; {processors}; {note}")
 
 
@@ -229,7 +229,7 @@ def main() -> None:
         rows = [row for part in names for row in PARTS[part](base, this)]
     page.show(rows)
     if arguments.write:
-        introduction = f"Commit {this.commit} against {base.commit}, with the command line of both."
+        introduction = INTRODUCTION.format(this.commit, base.commit)
         page.keep(arguments.write, "## Against another commit", introduction, rows)
 
 
