@@ -38,8 +38,8 @@ model = { preset = "paper", recompute = true }
 data.train = [{ folder = "full", input = "volume" }]
 loop = { steps = 1, batch = 1 }
 """
-INTRODUCTION = """Written by `make bench BASE=<commit>`: commit {} against {}, with the command line of both, in turn. Time on
-processors is that of all processes of a command together. Other programs on the machine disturb it less."""
+INTRODUCTION = """Written by `make bench BASE=<commit>`: commit {} against {}, with the command line of both, in turn.
+Time on processors is that of all processes of a command together. Other programs on the machine disturb it less."""
 
 
 class Cost(NamedTuple):
