@@ -243,7 +243,7 @@ def match(cost: Tensor, matches: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     A proposal answers for one annotation at most. With `matches`, so many proposals answer for an annotation, or fewer
     if there are not enough of them.
     """
-    N, G = cost.shape[1:]
+    N, G = cost.shape[1], max(1, cost.shape[2])
     cost = cost.repeat(1, 1, max(1, min(matches, N // G)))  # each annotation several times
     # A diverged training has NaN costs. The loss reports that, so the matching only has to survive it.
     numbers = torch.nan_to_num(cost.detach(), nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()

@@ -25,8 +25,10 @@ class ResNet(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.channels = config.widths
-        stem = _convolve(1, config.stem, kernel=7, stride=2)
-        self.embedder = nn.Sequential(OrderedDict(embedder=stem, pooler=nn.MaxPool2d(3, stride=2, padding=1)))
+        # The largest values are the same before and after a ReLU, which has a quarter of the work after the pooling.
+        stem = _convolve(1, config.stem, kernel=7, stride=2, relu=False)
+        pooler = nn.MaxPool2d(3, stride=2, padding=1)
+        self.embedder = nn.Sequential(OrderedDict(embedder=stem, pooler=pooler, activation=nn.ReLU()))
         stages = nn.ModuleList()
         channels = config.stem
         for width, depth in zip(config.widths, config.depths, strict=True):

@@ -32,6 +32,7 @@ from mm3d.model import weights
 from mm3d.model.backbone import freeze_stages
 from mm3d.model.detector import Detector
 from mm3d.model.losses import LossWeights, detection_losses
+from mm3d.model.memory import keep_freed_memory
 from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
@@ -83,6 +84,8 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     check_run_folder(config, folder, resume)
     fabric = make_fabric(config)
     fabric.launch()
+    if not config.model.recompute:  # which is for those who are short of memory
+        keep_freed_memory()
     if fabric.is_global_zero:
         save_json(folder / CONFIG, to_dict(config))
         remove_partial(folder)
