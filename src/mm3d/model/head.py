@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mm3d.model.boxes import apply_deltas
 from mm3d.model.config import ModelConfig
 from mm3d.model.fusion import FUSIONS
-from mm3d.model.memory import few_proposals_at_a_time, recompute_in_backward
+from mm3d.model.memory import few_proposals_at_a_time, in_float32, recompute_in_backward
 from mm3d.model.roi_align import POSITIONS, Pyramid
 
 
@@ -63,6 +63,7 @@ class CascadeHead(nn.Module):
         m = self.classify(h)  # m_i
         return Proposals(h, b, m, log_w, z)
 
+    @in_float32
     def attend(self, h: Tensor) -> Tensor:
         """Eq. 1."""
         return self.norm1(h + self.self_attn(h, h, h, need_weights=False)[0])
@@ -104,6 +105,7 @@ class CrossAttn(nn.Module):
         self.norm = nn.LayerNorm(channels)
         nn.init.zeros_(self.norm.weight)
 
+    @in_float32
     def forward(self, h: Tensor, partner: Tensor) -> Tensor:
         """h: (M, N, D); partner: (M,) index of the view's other view, or of itself where there is none."""
         other = h[partner]

@@ -79,6 +79,20 @@ def few_proposals_at_a_time(look: Look) -> Look:
     return look_at_few
 
 
+def in_float32(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Decorates a module's method that attends to proposals: it is computed in float32, also under autocast.
+
+    It is a small part of the work, and torch's attention on a CPU takes nine times as long in bfloat16.
+    """
+
+    @functools.wraps(method)
+    def in_full(module: Any, h: Tensor, *others: Tensor) -> Tensor:
+        with torch.autocast(h.device.type, enabled=False):
+            return method(module, h.float(), *others)
+
+    return in_full
+
+
 def recompute_in_backward(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Decorates a method of a module that has a `config`: with `config.recompute`, training keeps its inputs only."""
 
