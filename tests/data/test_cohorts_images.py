@@ -60,7 +60,7 @@ def prepared_views(folder: Path) -> dict[str, PreparedView]:
 
 
 def test_a_table_says_whose_breast_it_is_and_where_the_boxes_are(tmp_path: Path) -> None:
-    cohort = images.read(films(tmp_path), kind="film", stretch=1.7)
+    cohort = images.read(films(tmp_path), modality="film", stretch=1.7)
     assert cohort.problems == ()
     left = breast_of(cohort, "P1", "L")
     assert (left.label, left.attributes, left.split) == ("malignant", {"film": "yes"}, "")
@@ -87,7 +87,7 @@ def test_a_table_with_a_row_for_each_box_and_names_of_its_own_is_read(tmp_path: 
     )
     names = {"file": "jpg", "patient": "PatientID", "exam": "StudyUID", "view": "View", "label": "Class"}
     names |= {"x": "X", "y": "Y", "w": "Width", "h": "Height"}
-    cohort = images.read(tmp_path, columns=names, kind="DBT")
+    cohort = images.read(tmp_path, columns=names, modality="DBT")
     whole = breast_of(cohort, "P1", "L")
     assert (whole.exam, whole.label, len(whole.views)) == ("S1", "malignant", 2)
     assert view_of(cohort, "one").position == "MLO"
@@ -97,6 +97,22 @@ def test_a_table_with_a_row_for_each_box_and_names_of_its_own_is_read(tmp_path: 
     )
     with pytest.raises(InputError, match="no column 'Side'"):
         images.read(tmp_path, columns=names | {"side": "Side"})
+
+
+def test_a_table_may_lie_elsewhere_and_must_have_whole_boxes(tmp_path: Path) -> None:
+    save(tmp_path / "in" / "a" / "1.png", film())
+    save(tmp_path / "in" / "b" / "1.png", film())
+    table = write_csv(
+        tmp_path / "t.csv", ("file", "patient", "view", "x1", "y1", "x2", "y2", "label"), "b/1.png,P,lcc,1,2,3,4,benign"
+    )
+    (view,) = images.read(tmp_path / "in", table=table).views()
+    assert view.files == (tmp_path / "in" / "b" / "1.png",)
+    assert view.annotations == (Annotation((1, 2, 3, 4), False),)
+    write_csv(table, ("file", "patient", "view", "x1", "y1", "label"), "b/1.png,P,lcc,1,2,benign")
+    with pytest.raises(InputError, match="no column x2, y2, which its boxes need"):
+        images.read(tmp_path / "in", table=table)
+    with pytest.raises(InputError, match="0 CSV files"):
+        images.read(tmp_path / "in")
 
 
 def test_boxes_of_a_coco_file_are_read(tmp_path: Path) -> None:
@@ -150,7 +166,7 @@ def test_rows_that_cannot_be_right_are_left_out(tmp_path: Path) -> None:
 
 
 def test_boxes_follow_the_stretch_and_the_breast_alone_is_kept(tmp_path: Path) -> None:
-    assert prepare(films(tmp_path / "in"), tmp_path / "out", "--stretch", "1.7", "--kind", "film") == 0
+    assert prepare(films(tmp_path / "in"), tmp_path / "out", "--stretch", "1.7", "--modality", "film") == 0
     for view in prepared_views(tmp_path / "out").values():
         assert view.image().dtype == np.uint8  # as many bits as the files have
         image = grey(view.image()[0])

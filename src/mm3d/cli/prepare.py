@@ -11,7 +11,7 @@ from mm3d.data.datasets import DATASETS, find_reader
 from mm3d.data.records import Cohort
 from mm3d.shared.errors import InputError
 
-FOR_IMAGES = ("table", "columns", "kind", "stretch")  # options of `datasets.images.read`
+FOR_IMAGES = ("table", "columns", "modality", "stretch")  # options of `datasets.images.read`
 
 
 def add_prepare(commands: Commands) -> None:
@@ -41,8 +41,8 @@ def add_prepare(commands: Commands) -> None:
     option("--table", type=Path, metavar="FILE", help=table)
     columns = "names of the table's columns where docs/data.md has others, such as file=jpg,patient=PatientID"
     option("--columns", type=_columns, metavar="NAMES", help=columns)
-    kind = "what the images are, where the table does not say it (default: FFDM); DBT: single slices"
-    option("--kind", choices=("FFDM", "film", "DBT"), help=kind)
+    modality = "what the images are, where the table does not say it (default: FFDM); DBT: single slices"
+    option("--modality", choices=("FFDM", "film", "DBT"), help=modality)
     stretch = "height over width of the pixels of squashed pictures, such as 1.7 (default: 1)"
     option("--stretch", type=float, metavar="K", help=stretch)
     prepare.set_defaults(run=_prepare)

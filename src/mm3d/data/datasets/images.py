@@ -31,26 +31,26 @@ from mm3d.data.records import Annotation, Cohort, Label, Laterality, Modality, P
 from mm3d.shared.errors import InputError
 
 Row = dict[str, str]
-Kind = Literal["FFDM", "film", "DBT"]
 
 NEEDED = ("file", "patient", "view")
 OPTIONAL = (
     *("exam", "side", "label", "boxes", "x1", "y1", "x2", "y2", "x", "y", "w", "h", "pathologies", "kind"),
     *("modality", "pixel_spacing", "width", "height", "split"),
 )
+CORNERS = (("x1", "y1", "x2", "y2"), ("x", "y", "w", "h"))
 LABELS: dict[str, Label] = {
     "malignant": "malignant", "cancer": "malignant",
     "benign": "benign", "benign_without_callback": "benign",
     "negative": "negative", "normal": "negative",
 }  # fmt: skip
-KINDS: dict[str, Modality] = {"FFDM": "FFDM", "FILM": "FFDM", "DBT": "DBT"}
+MODALITIES: dict[str, Modality] = {"FFDM": "FFDM", "FILM": "FFDM", "DBT": "DBT"}
 
 
 def read(
     folder: Path,
     table: Path | None = None,
     columns: Mapping[str, str] | None = None,
-    kind: Kind = "FFDM",
+    modality: Literal["FFDM", "film", "DBT"] = "FFDM",
     stretch: float = 1.0,
 ) -> Cohort:
     """Read a folder of pictures.
@@ -60,7 +60,7 @@ def read(
     folder : the folder of the table and the images.
     table : the table; not given: the only CSV file of the folder.
     columns : names of columns in the table, by the names above.
-    kind : what the images are, where the table does not say it.
+    modality : what the images are, where the table does not say it.
     stretch : height over width of the pixels, for pictures that were squashed.
     """
     table = table or _find_table(folder)
@@ -74,8 +74,8 @@ def read(
         groups.setdefault(row["file"], []).append(row)
     for name, rows in groups.items():
         with reporting(cohort.problems, name or "a row without a file"):
-            file = _find_image(table.parent, files, name)
-            first = rows[0] | {"modality": (rows[0].get("modality") or kind).upper()}
+            file = _find_image(folder, table, files, name)
+            first = rows[0] | {"modality": (rows[0].get("modality") or modality).upper()}
             cohort.entries.append(_read_image(cohort, file, name, first, rows, stretch))
     return cohort.assemble()
 
@@ -95,14 +95,23 @@ def _read_table(path: Path, columns: Mapping[str, str]) -> list[Row]:
     needed = [columns.get(name, name) for name in NEEDED] + [columns[name] for name in columns if name in OPTIONAL]
     rows = _read_coco(path) if path.suffix.lower() == ".json" else read_rows(path, needed)
     names = {columns.get(name, name): name for name in (*OPTIONAL, *NEEDED)}
-    return [{names[name]: cell for name, cell in row.items() if name in names} for row in rows]
+    read = [{names[name]: cell for name, cell in row.items() if name in names} for row in rows]
+    there = {name for row in read for name in row}
+    for first, *others in CORNERS:
+        missing = [columns.get(name, name) for name in others if name not in there]
+        if first in there and missing:
+            raise InputError(
+                f"{path} has no column {', '.join(missing)}, which its boxes need; name it with --columns."
+            )
+    return read
 
 
-def _find_image(root: Path, files: Mapping[str, list[Path]], name: str) -> Path:
+def _find_image(folder: Path, table: Path, files: Mapping[str, list[Path]], name: str) -> Path:
     """The file at the path that the table gives, or the only one of this name below the folder."""
     candidates = files.get(Path(name).name, [])
-    exact = [path for path in candidates if path.relative_to(root).as_posix() == Path(name).as_posix()]
-    found = exact or (candidates if Path(name).name == name else [])
+    found = [path for path in candidates if path in (table.parent / name, folder / name)][:1]
+    if not found and Path(name).name == name:
+        found = candidates
     if len(found) != 1:
         raise InputError(f"There are {len(found)} such files; the table must give the path of one.")
     return found[0]
@@ -113,7 +122,7 @@ def _read_image(cohort: CohortBuilder, file: Path, name: str, first: Row, rows: 
     if not first["patient"]:
         raise InputError("Its patient is missing.")
     side, position = _which_view(first)
-    modality = decode(first, "modality", KINDS)
+    modality = decode(first, "modality", MODALITIES)
     labels = [_read_label(row["label"]) if row.get("label") else None for row in rows]
     label = max(labels, key=SEVERITY.__getitem__)
     picture = Picture(stretch, _number(first["pixel_spacing"]) if first.get("pixel_spacing") else None)
@@ -176,10 +185,11 @@ def _read_annotations(rows: list[Row], label: Label | None, modality: Modality) 
 def _read_boxes(row: Row) -> list[tuple[float, float, float, float]]:
     """The boxes of a row, x1, y1, x2, y2."""
     boxes: list[Any] = json.loads(row["boxes"]) if row.get("boxes") else []
-    if row.get("x1"):
-        boxes.append([row[name] for name in ("x1", "y1", "x2", "y2")])
-    if row.get("x"):
-        x, y, w, h = (_number(row[name]) for name in ("x", "y", "w", "h"))
+    corners, sizes = ([row.get(name, "") for name in names] for names in CORNERS)
+    if any(corners):
+        boxes.append(corners)
+    if any(sizes):
+        x, y, w, h = map(_number, sizes)
         boxes.append([x, y, x + w, y + h])
     read = []
     for box in boxes:

@@ -384,6 +384,8 @@ def _annotated_cell(grade: str, view: View) -> str:
 def _relative_path(folder: Path, view: View) -> str:
     if len(view.files) != 1:
         raise InputError(f"{view.name}: the tables hold one file per view, this one has {len(view.files)}.")
+    if view.picture is not None:
+        raise InputError(f"{view.name}: the tables hold DICOM files, and this is a picture.")
     if view.upright != (view.modality == "DBT"):
         raise InputError(f"{view.name}: the tables hold upright tomosynthesis and mammograms as stored, nothing else.")
     try:
