@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mm3d.model import depthwise
 from mm3d.model.auto_backbone import AutoBody
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
 from mm3d.model.efficientnet import EfficientNetLite
@@ -84,12 +85,15 @@ class FoldedConv2d(nn.Module):
         self.place: Any = {
             "stride": convolution.stride,
             "padding": convolution.padding,
+            "dilation": convolution.dilation,
             "groups": convolution.groups,
         }
         self.norm = (norm,)  # in a tuple, so that it stays a part of its own layer alone
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.fold()
+        if depthwise.is_slow(x, weight, **self.place):
+            return depthwise.convolve(x, weight, bias, self.place["stride"], self.place["padding"])
         return F.conv2d(x, weight, bias, **self.place)
 
     def fold(self) -> tuple[Tensor, Tensor]:
