@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mm3d.cli import main
 from mm3d.model.backbone import Backbone
-from mm3d.model.config import BACKBONES, ModelConfig
+from mm3d.model.config import BACKBONES, EngineName, ModelConfig
 from mm3d.model.detector import Breasts, Detections, Detector
 from mm3d.model.head import CascadeHead
 from mm3d.model.losses import LossWeights, Targets, detection_losses
@@ -245,6 +245,44 @@ def test_openvino_says_what_torch_says(backbone: str) -> None:
         torch.testing.assert_close(theirs.boxes, ours.boxes, atol=1e-2, rtol=1e-3)
         assert ours.slice_logits is not None
         torch.testing.assert_close(theirs.slice_logits, ours.slice_logits, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+@pytest.mark.parametrize("backbone", ["small", "resnet50"])
+def test_bfloat16_is_float32_with_fewer_digits(backbone: str, engine: EngineName) -> None:
+    """Where output convolutions come first and where they come last. On every processor: some imitate bfloat16."""
+    model = build(tiny(backbone=BACKBONES[backbone]))
+    exact, rounded = model.for_inference(engine), model.for_inference(engine, "bfloat16")
+    for size in (LARGE, SMALL):
+        breasts = mixed_breasts(size, 3)
+        with torch.inference_mode():
+            ours, theirs = exact(breasts), rounded(breasts)
+        assert not torch.equal(theirs.logits, ours.logits)
+        assert theirs.boxes.dtype == theirs.logits.dtype == torch.float32
+        assert max_difference(theirs.logits.sigmoid(), ours.logits.sigmoid()) < 3e-2
+        assert max_difference(theirs.boxes[0], ours.boxes[0]) < 1.0
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}  # the model itself is as it was
+
+
+def test_bfloat16_is_used_when_asked_for_and_refused_where_the_processor_does_not_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_blobs(tmp_path / "blobs", breasts=2)
+    save(build(), tmp_path / "w.safetensors", {})
+    command = ["predict", str(folder), "--weights", str(tmp_path / "w.safetensors")]
+    found = {}
+    for has_it in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_it=has_it: has_it)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        for precision in ("auto", "float32", "bfloat16"):
+            out = tmp_path / f"{precision}-{has_it}"
+            refused = precision == "bfloat16" and not has_it
+            assert main([*command, "-o", str(out), "--precision", precision]) == int(refused)
+            if not refused:
+                found[precision, has_it] = (out / "predictions.csv").read_text()
+    assert "cannot compute in bfloat16; use --precision float32" in capsys.readouterr().err
+    assert len({found["auto", True], found["auto", False], found["float32", True]}) == 1
+    assert found["bfloat16", True] != found["float32", True]
 
 
 def test_predictions_with_openvino_are_the_same_and_nothing_is_reported_to_its_makers(tmp_path: Path) -> None:

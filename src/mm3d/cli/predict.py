@@ -39,6 +39,13 @@ def add_predict(commands: Commands) -> None:
         default="torch",
         help="what runs the backbone; openvino is faster on CPUs and needs the extra mm3d[openvino]",
     )
+    predict.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="what the network computes in; auto is float32; bfloat16 takes about half the time with large "
+        "models on processors that have it, and changes scores by up to about 0.02",
+    )
     _add_exams(predict.add_argument_group("DICOM exams"))
     predict.add_argument_group("prepared folders").add_argument(
         "--split", metavar="NAME", help="predict only this part of the cohort, such as test"
@@ -110,6 +117,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         input=arguments.input,
         chunk=arguments.chunk,
         engine=arguments.engine,
+        precision=arguments.precision,
         split=arguments.split,
         threshold=arguments.threshold,
         operating_point=arguments.operating_point,

@@ -41,7 +41,8 @@ class Backbone(nn.Module):
 
     def merge_stages(self, slices: Tensor) -> list[Tensor]:
         """The inputs of the 3 x 3 output convolutions of p2 to p5: each stage plus the level above it."""
-        x = ((slices - self.config.pixel_mean) / self.config.pixel_std)[:, None]
+        x = (slices - self.config.pixel_mean) / self.config.pixel_std
+        x = x[:, None].to(next(self.lateral.parameters()).dtype)
         stages = list(self.body(x.contiguous(memory_format=torch.channels_last)).feature_maps)
         levels: list[Tensor] = []
         for lateral in reversed(self.lateral):

@@ -9,6 +9,7 @@ from mm3d.shared.errors import InputError
 
 GROUPS = 8  # of GroupNorm
 EngineName = Literal["torch", "openvino"]
+PrecisionName = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True)

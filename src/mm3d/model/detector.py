@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from mm3d.model.backbone import Backbone
 from mm3d.model.boxes import from_cxcywh
-from mm3d.model.config import EngineName, ModelConfig
-from mm3d.model.engines import OpenVINOBackbone, fold_batch_norms
+from mm3d.model.config import EngineName, ModelConfig, PrecisionName
+from mm3d.model.engines import OpenVINOBackbone, fold_batch_norms, round_to_bfloat16
 from mm3d.model.head import CascadeHead, Proposals
 from mm3d.model.memory import build_pyramid
 from mm3d.model.scores import mean_logit, noisy_or_logit
@@ -138,6 +138,7 @@ class Detector(nn.Module):
         super().__init__()
         self.config = config
         self.only_for_inference = False
+        self.in_bfloat16 = False  # in inference; a training has its own autocast
         self.backbone = Backbone(config)
         self.proposal_boxes = nn.Parameter(_make_start_boxes(config))  # (N, 4) cxcywh as a share of the image
         self.proposal_features = nn.Parameter(torch.randn(config.proposals, config.channels))
@@ -145,6 +146,12 @@ class Detector(nn.Module):
 
     def forward(self, breasts: Breasts) -> Detections:
         """Detect in a batch of breasts, each with at least one view."""
+        if self.in_bfloat16:
+            with torch.autocast(breasts.images.device.type, torch.bfloat16):
+                return self._detect(breasts)
+        return self._detect(breasts)
+
+    def _detect(self, breasts: Breasts) -> Detections:
         present = breasts.present
         if not present.any(dim=1).all():
             raise InputError("Every breast needs at least one view; leave out those that have none.")
@@ -165,25 +172,30 @@ class Detector(nn.Module):
             h, b = proposals.h, proposals.b.detach()
         return _gather(cascade, present, breasts.images.shape[2])
 
-    def for_inference(self, engine: EngineName = "torch") -> "Detector":
-        """A faster copy with the same results, which cannot be trained or saved.
+    def for_inference(self, engine: EngineName = "torch", precision: PrecisionName = "auto") -> "Detector":
+        """A faster copy, which cannot be trained or saved. In float32 it has the same results.
 
         Parameters
         ----------
         engine : {"torch", "openvino"}
             What runs the backbone. OpenVINO needs the extra mm3d[openvino] and runs on a CPU only.
+        precision : {"auto", "float32", "bfloat16"}
+            What the network computes in; boxes stay in float32. "auto" is float32, whose results do not depend on the
+            processor.
 
         Returns
         -------
         Detector
             In evaluation mode, with frozen BatchNorms folded into the convolutions.
         """
-        backbone = fold_batch_norms(self.backbone)
+        backbone, in_bfloat16 = fold_batch_norms(self.backbone), precision == "bfloat16"
         if engine == "openvino":
-            backbone = OpenVINOBackbone(backbone)
+            backbone = OpenVINOBackbone(backbone, in_bfloat16)
+        elif in_bfloat16:
+            backbone = round_to_bfloat16(backbone)
         fast = copy.copy(self)
         fast._modules = {**self._modules, "backbone": backbone}
-        fast.only_for_inference = True
+        fast.only_for_inference, fast.in_bfloat16 = True, in_bfloat16
         return fast.eval()
 
 

@@ -1,4 +1,4 @@
-"""The backbone for inference: torch with folded BatchNorms, or OpenVINO. Same weights and results, less time."""
+"""The backbone for inference: torch with folded BatchNorms, or OpenVINO, in float32 or in bfloat16."""
 
 import copy
 import faulthandler
@@ -37,6 +37,21 @@ def avoid_broken_amx() -> None:
         os.environ[LIMIT] = "AVX512_CORE_BF16"
 
 
+def require_bfloat16(device: str) -> None:
+    """Refuse a device that only imitates bfloat16. It would take longer than with float32."""
+    if device == "cuda":
+        has_it = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_it = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if not has_it:
+        raise InputError("This processor cannot compute in bfloat16; use --precision float32.")
+
+
+def round_to_bfloat16(backbone: Backbone) -> Backbone:
+    """A copy that keeps its weights in bfloat16, so that they need not be rounded in every call."""
+    return copy.deepcopy(backbone).to(torch.bfloat16)
+
+
 def fold_batch_norms(backbone: Backbone) -> Backbone:
     """A copy in which each frozen BatchNorm is folded into the convolution before it once, not in every call.
 
@@ -59,15 +74,16 @@ def fold_batch_norms(backbone: Backbone) -> Backbone:
 class OpenVINOBackbone(Backbone):
     """A backbone whose stages OpenVINO computes, on as many threads as torch has.
 
-    The memory of the result is OpenVINO's, so a result is valid only until the next call.
+    In bfloat16 it rounds the weights and what lies between the layers, but takes and gives float32. The memory of the
+    result is OpenVINO's, so a result is valid only until the next call.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, in_bfloat16: bool = False) -> None:
         nn.Module.__init__(self)
         if backbone.config.backbone.family != "resnet":
             raise InputError("The engine openvino runs ResNet backbones only; use the engine torch for this model.")
         self.config, self.output = backbone.config, backbone.output
-        self.request = _compile(_ChannelsLast(backbone)).create_infer_request()
+        self.request = _compile(_ChannelsLast(backbone), "bf16" if in_bfloat16 else "f32").create_infer_request()
 
     def merge_stages(self, slices: Tensor) -> list[Tensor]:
         if slices.device.type != "cpu":
@@ -87,7 +103,7 @@ class _ChannelsLast(nn.Module):
         return tuple(level.permute(0, 2, 3, 1) for level in self.backbone.merge_stages(slices))
 
 
-def _compile(module: nn.Module) -> Any:
+def _compile(module: nn.Module, precision: str) -> Any:
     # OpenVINO reports over the internet that it is imported and what it converts. A hospital does not want that.
     # OpenVINO does not report if this package is missing.
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
@@ -105,5 +121,5 @@ def _compile(module: nn.Module) -> Any:
         decoder = TorchScriptPythonDecoder(module.eval(), example_input=torch.rand(EXAMPLE))
         model = frontend.convert(frontend.load(decoder))
     model.reshape([-1, -1, -1])
-    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": precision}
     return Core().compile_model(model, "CPU", settings)

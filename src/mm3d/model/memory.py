@@ -88,7 +88,7 @@ def in_float32(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def in_full(module: Any, h: Tensor, *others: Tensor) -> Tensor:
         with torch.autocast(h.device.type, enabled=False):
-            return method(module, h.float(), *others)
+            return method(module, h.to(next(module.parameters()).dtype), *others)  # float64 in some tests
 
     return in_full
 

@@ -51,7 +51,8 @@ class Method:
     intended_use : what these weights may be used for, in one sentence.
     operating_point : which findings are marked.
     weights_hash : SHA-256 of the weights file.
-    input, engine, device : what the model is given of each view, what runs its backbone, and where it runs.
+    input, engine, precision, device : what the model is given of each view, what runs its backbone, what it computes
+        in, and where it runs.
     prepare, predict : the settings of the preparation and of the detection.
     identifiers : whether names and numbers of patients may be in the results.
     """
@@ -62,6 +63,7 @@ class Method:
     weights_hash: str = ""
     input: str = "volume"
     engine: str = "torch"
+    precision: str = "float32"
     device: str = "cpu"
     prepare: Mapping[str, Any] = field(default_factory=dict)
     predict: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Method:
             "weights": {"name": self.weights, "sha256": self.weights_hash, "intended_use": self.intended_use},
             "input": self.input,
             "engine": self.engine,
+            "precision": self.precision,
             "prepare": dict(self.prepare),
             "predict": dict(self.predict),
             "operating_point": to_dict(self.operating_point),

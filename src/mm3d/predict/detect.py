@@ -29,8 +29,9 @@ from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
 from mm3d.data.records import keys_of
 from mm3d.model.boxes import iou_and_giou
-from mm3d.model.config import EngineName
+from mm3d.model.config import EngineName, PrecisionName
 from mm3d.model.detector import Breasts, Detector
+from mm3d.model.engines import require_bfloat16
 from mm3d.model.scores import mean_logit
 from mm3d.model.weights import load
 from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
@@ -79,10 +80,14 @@ class ViewProposals:
     logit: float  # of the view: noisy-or of its proposals; with input slices, that of the highest slice
 
 
-def load_model(path: Path, chunk: int | None = None, engine: EngineName = "torch") -> Detector:
+def load_model(
+    path: Path, chunk: int | None = None, engine: EngineName = "torch", precision: PrecisionName = "auto"
+) -> Detector:
     """The model of a weights file, ready to predict: on a GPU if there is one, unless the engine is for CPUs."""
     device = "cuda" if engine == "torch" and torch.cuda.is_available() else "cpu"
-    return load(path, chunk).for_inference(engine).to(device)
+    if precision == "bfloat16":
+        require_bfloat16(device)
+    return load(path, chunk).for_inference(engine, precision).to(device)
 
 
 def predict_breast(

@@ -21,7 +21,7 @@ from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.model import weights
-from mm3d.model.config import EngineName
+from mm3d.model.config import EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
 from mm3d.output.record import RECORD, read_record, write_record
 from mm3d.output.result import ExamResult, Method, OperatingPoint
@@ -46,6 +46,7 @@ class Options:
     input: InputName | None = None
     chunk: int | None = None
     engine: EngineName = "torch"
+    precision: PrecisionName = "auto"
     # For prepared folders:
     split: str | None = None
     # For exams:
@@ -85,7 +86,7 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
     breasts = prepared_breasts(folder, options.split, modality_of(chosen))
-    model = load_model(path, options.chunk, options.engine)
+    model = load_model(path, options.chunk, options.engine, options.precision)
     console = Console()
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
     if chosen == "msp":
@@ -144,7 +145,7 @@ def load_setup(options: Options) -> Setup:
         raise InputError("Input msp is for prepared folders; run 'mm3d prepare folder' first, and predict its folder.")
     prepare = _choose_preparation(path, header, options.preparation or {})
     point = choose_operating_point(options.threshold, options.operating_point, header)
-    model = load_model(path, options.chunk, options.engine)
+    model = load_model(path, options.chunk, options.engine, options.precision)
     method = Method(
         weights=weights.name_of(path),
         intended_use=header.intended_use,
@@ -152,6 +153,7 @@ def load_setup(options: Options) -> Setup:
         weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
         input=chosen,
         engine=options.engine,
+        precision="bfloat16" if options.precision == "bfloat16" else "float32",
         device=str(model.proposal_boxes.device),
         prepare=to_dict(prepare),
         predict=to_dict(options.settings),

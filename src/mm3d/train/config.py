@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from mm3d.data.inputs import InputName
-from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
+from mm3d.model.config import BACKBONES, PRESETS, ModelConfig, PrecisionName
 from mm3d.model.losses import LossWeights
 from mm3d.model.weights import find, has_only_body, read_header
 from mm3d.shared.config import check, from_dict, to_dict
@@ -149,8 +149,9 @@ class LoopConfig(Section):
     """Batches whose gradients are averaged for one step."""
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     """Seed of start values, order and augmentation."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: the network runs under autocast, the loss in float32. Slower on most CPUs."""
+    precision: PrecisionName = "float32"
+    """bfloat16: the network runs under autocast, the loss in float32. It is slower on CPUs without AVX512_BF16 or AMX.
+    auto is float32."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     devices: AtLeastOne = 1
