@@ -161,7 +161,8 @@ def _measure_view(phantom: Phantom, tomosynthesis: Tomosynthesis, rng: np.random
     breast, scale = phantom.breast, phantom.breast.scale
     fat = make_surrounding_fat(breast)
     mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
-    slices = tomosynthesis.scan(phantom.volume, phantom.lesions, fat, rng)
+    projections = tomosynthesis.take_projections(phantom.volume, phantom.lesions, fat, rng)
+    slices = tomosynthesis.make_slices(projections, phantom.lesions)
     whole, centre = breast.inside > 0, breast.inside > 5
     if breast.position == "MLO":  # the spectra are those of gland and fat, without the muscle
         centre &= muscle_distance(breast) < -3

@@ -10,11 +10,12 @@ import pytest
 
 from mm3d.cli import main
 from mm3d.data.prepare.prepared import read_breasts
+from mm3d.phantom import processing, tissue
 from mm3d.phantom.anatomy import SCALES, CompressedBreast, compress, draw_anatomy
 from mm3d.phantom.annotations import find_box, find_visible_slices
 from mm3d.phantom.imaging import SPECK_CONTRAST, SYSTEMS, System, Tomosynthesis, reconstruct_lesion, take_mammogram
 from mm3d.phantom.lesions import KINDS, Insertion, Lesion, draw_lesion, insert_lesion
-from mm3d.phantom.processing import LOOKS, process_mammogram, process_slices
+from mm3d.phantom.processing import LOOKS, _blur, process_mammogram, process_slices
 from mm3d.phantom.tissue import FAT, GLAND, draw_structure, make_surrounding_fat, make_tissue
 from mm3d.phantom.trial import Phantom, Trial, draw_case, make_phantoms, render_breast
 from mm3d.shared.errors import InputError
@@ -57,7 +58,7 @@ def test_shares_are_kept() -> None:
     [
         ({"malignant": 0.8, "benign": 0.3}, "malignant = 0.8 and benign = 0.3 must be shares of one whole"),
         ({"breasts": 0}, "breasts = 0 must be at least 1"),
-        ({"scale": "huge"}, "scale = 'huge' is none of tiny, mini, full"),
+        ({"scale": "huge"}, "scale = 'huge' is none of tiny, mini, midi, full"),
         ({"one_view": 2.0}, "one_view = 2.0 must be between 0 and 1"),
         ({"contrast": 0.0}, "contrast = 0.0 must be above 0"),
     ],
@@ -101,9 +102,19 @@ def test_a_breast_has_the_density_it_is_said_to_have(density: float) -> None:
     breast = compress(anatomy, "CC", SCALES["mini"])
     volume = make_tissue(breast, draw_structure(rng, 1.0), rng)
     # Without the skin, and without ligaments and vessels, which are no gland: hence the tolerance upwards.
-    inner = breast.occupancy(breast.grid.z, anatomy.skin + 1.5) == 1
+    inner = breast.surface(anatomy.skin + 1.5).occupancy(breast.grid.z) == 1
     measured = float(np.clip((volume[inner] - FAT) / (GLAND - FAT), 0, 1).mean())
     assert density - 0.04 < measured < density + 0.09
+
+
+def test_a_large_view_is_made_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At full scale not even one slice fits into a processor's cache."""
+    rng = np.random.default_rng(0)
+    breast = compress(draw_anatomy(rng, rng), "MLO", SCALES["tiny"])
+    structure = draw_structure(rng, 2.5)
+    whole = make_tissue(breast, structure, np.random.default_rng(1))
+    monkeypatch.setattr(tissue, "SLAB", breast.grid.shape[1] * breast.grid.shape[2] // 3)
+    assert np.abs(make_tissue(breast, structure, np.random.default_rng(1)) - whole).max() < 1e-6
 
 
 def test_only_the_shape_tells_a_malignant_mass_from_a_benign_one() -> None:
@@ -304,6 +315,13 @@ def test_processing_keeps_the_order_of_grey_values_and_does_not_clip(
         assert (np.diff(values) > 0).all()
         assert values.max() < 2**bits - 1
         assert (shown[breast.inside < -2] == 0).mean() > 0.98  # all but the nipple
+
+
+def test_a_wide_blur_is_the_same_by_fourier_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = np.random.default_rng(0).standard_normal((67, 90)).astype(np.float32) + 3
+    plain = _blur(image, 5.3)
+    monkeypatch.setattr(processing, "NARROW", 1.0)
+    assert np.abs(_blur(image, 5.3) - plain).max() < 2e-6
 
 
 def test_vendors_and_modalities_look_different(flat: tuple[CompressedBreast, np.ndarray]) -> None:

@@ -231,7 +231,7 @@ def test_prepared_at_once_is_what_prepare_makes_of_the_dicom_files(tmp_path: Pat
 def test_the_sizes_of_the_scales_are_those_of_the_models() -> None:
     from mm3d.model.config import PRESETS
 
-    for scale, preset in (("tiny", "tiny"), ("mini", "mini"), ("full", "paper")):
+    for scale, preset in (("tiny", "tiny"), ("mini", "mini"), ("midi", "mini"), ("full", "paper")):
         assert PREPARED[scale].slices == PRESETS[preset].slices
 
 

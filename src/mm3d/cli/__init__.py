@@ -129,8 +129,8 @@ def _add_phantom(commands: Commands) -> None:
     option = phantom.add_argument_group("the trial").add_argument
     option("--breasts", type=whole_number, default=100, metavar="N", help="number of breasts")
     option("--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts")
-    sizes = "size of the images: tiny for tests, mini for training on CPUs, full as from a scanner"
-    option("--scale", choices=("tiny", "mini", "full"), default="mini", help=sizes)
+    sizes = "size of the images: tiny for tests, mini and midi for training on CPUs, full as from a scanner"
+    option("--scale", choices=("tiny", "mini", "midi", "full"), default="mini", help=sizes)
     vendors = "vendor of the tomosynthesis system; mixed draws one for each patient"
     option("--system", choices=("hologic", "siemens", "ge", "mixed"), default="hologic", help=vendors)
     option("--malignant", type=share, default=0.4, metavar="P", help="probability that a breast has cancer")

@@ -35,6 +35,7 @@ class Scale:
 SCALES = {
     "tiny": Scale(pixel=2.5, slice=4.0, structure=2.5),  # for tests
     "mini": Scale(pixel=0.8, slice=1.0, structure=1.0),  # for training on two cores
+    "midi": Scale(pixel=0.5, slice=1.0, structure=1.0),  # the same, for prepared views of more than 128 x 256
     "full": Scale(pixel=0.11, slice=1.0, structure=1.0),  # as a scanner writes it
 }
 
@@ -119,6 +120,27 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Surface:
+    """A surface of a breast between the plates: its skin, or what lies some way below."""
+
+    half_thickness: Array  # (y, x) mm from the middle to the surface
+    across: Array  # (y, x) share of each pixel that is inside the outline
+    voxel: float  # mm, height of a voxel
+
+    def part(self, rows: slice, columns: slice = slice(None)) -> "Surface":
+        return Surface(self.half_thickness[rows, columns], self.across[rows, columns], self.voxel)
+
+    def occupancy(self, z: Array) -> Array:
+        """(z, y, x) share of each voxel that is breast. Surfaces are ramps of one voxel, which avoids rings."""
+        share = self.half_thickness - np.abs(z)[:, None, None]
+        share /= self.voxel
+        share += 0.5
+        np.clip(share, 0, 1, out=share)
+        share *= self.across
+        return share
+
+
+@dataclass(frozen=True)
 class CompressedBreast:
     """The shape of a breast between the plates of one view. Its grid is the part of the field that holds the breast."""
 
@@ -140,12 +162,11 @@ class CompressedBreast:
         radius = self.anatomy.nipple_radius
         return np.maximum(surface, np.sqrt(np.clip(radius**2 - (radius - self.nipple) ** 2, 0, None)))
 
-    def occupancy(self, z: Array, shrink: float = 0.0) -> Array:
-        """(z, y, x) share of each voxel that is breast. Surfaces are ramps of one voxel, which avoids rings."""
-        half = self.half_thickness(shrink)
+    def surface(self, shrink: float = 0.0) -> Surface:
+        """The surface of the breast, or what lies `shrink` below it."""
         across = self.inside - shrink if shrink else np.maximum(self.inside, self.nipple)
         across = np.clip(across / self.scale.pixel + 0.5, 0, 1)
-        return np.clip((half - np.abs(z[:, None, None])) / self.scale.slice + 0.5, 0, 1) * across
+        return Surface(self.half_thickness(shrink), across, self.scale.slice)
 
     def to_uncompressed(self, x: Mm, y: Mm, z: Mm) -> tuple[Mm, Mm, Mm]:
         """Places of this view in the uncompressed breast: u from the nipple backwards, s across, t upwards."""

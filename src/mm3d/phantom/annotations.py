@@ -61,10 +61,10 @@ def find_box(insertion: Insertion, breast: CompressedBreast) -> tuple[int, int, 
 def detectability(signal: Array, spectrum: "Spectrum") -> NDArray[np.float64]:
     """(z,) d' of each plane of a signal (z, y, x) in a background of this spectrum."""
     pad = [fft.next_fast_len(n + 8, real=True) for n in signal.shape[1:]]
-    power = np.abs(fft.fft2(signal, pad)) ** 2
     frequency = np.hypot(fft.fftfreq(pad[0], spectrum.pixel)[:, None], fft.fftfreq(pad[1], spectrum.pixel))
-    whitened = power / spectrum.at(frequency) * (frequency < FINEST)
-    return np.sqrt(whitened.sum(axis=(1, 2)) / np.prod(pad))
+    weight = (frequency < FINEST) / spectrum.at(frequency)
+    energy = np.array([(np.abs(fft.fft2(plane, pad)) ** 2 * weight).sum() for plane in signal])
+    return np.sqrt(energy / np.prod(pad))
 
 
 def find_visible_slices(d: NDArray[np.float64]) -> tuple[int, int, int]:

@@ -81,7 +81,7 @@ DAMPING = 0.03  # of the regularised reconstruction, relative to its largest eig
 FLOOR, NARROW, RAMP = 0.25, 15.0, 0.5
 SOFT = 0.9  # 1/mm, where its Gaussian window has fallen to 1/e
 SMOOTH = 0.12  # mm, the blur of slices along x that matches the window
-COLUMNS = 256  # reconstructed at once
+COLUMNS, AT_ONCE = 256, 8_000_000  # the most columns, and about the most voxels, that are reconstructed at once
 # Specks of calcium in slices.
 SPECK_CONTRAST = 0.55  # share of their contrast that slices keep
 COARSE = 0.3  # mm: larger pixels widen specks in depth
@@ -168,37 +168,49 @@ class Tomosynthesis:
         """(z, y, x) slices of projections (projections, y, x)."""
         return self._apply(self.backward, projections)
 
-    def scan(self, volume: Array, lesions: Sequence[Insertion], fat: Array, rng: np.random.Generator) -> Array:
-        """(z, y, x) reconstructed from noisy projections of a volume with its lesions. `fat` as in `take_mammogram`."""
+    def take_projections(
+        self, volume: Array, lesions: Sequence[Insertion], fat: Array, rng: np.random.Generator
+    ) -> Array:
+        """(projections, y, x) as a detector sees them, of a volume without the calcium of its lesions, which
+        `make_slices` adds. `fat` as in `take_mammogram`."""
         detected = DETECTED * TOMO_DOSE / self.system.projections
         projections = self.project(volume)
-        calcium = [lesion for lesion in lesions if lesion.lesion.kind.calcium]
-        for lesion in calcium:
-            projections[:, :, lesion.where[2]] -= self.project(_embed(lesion, volume.shape))
+        for lesion in lesions:
+            if lesion.lesion.kind.calcium:
+                projections[:, :, lesion.where[2]] -= self.project(_embed(lesion, volume.shape))
         for p, path in enumerate(projections):
             projections[p] = _detect(path, self.pixel, detected, "open", rng)
         projections += self.project(fat)
-        slices = self.reconstruct(projections)
-        for lesion in calcium:
-            slices[:, :, lesion.where[2]] += reconstruct_lesion(lesion, self, volume.shape)
-        return ndimage.gaussian_filter1d(slices, SMOOTH / self.pixel, axis=2)
+        return projections
 
-    def narrow_specks(self, signal: Array, added: Array) -> Array:
-        """The signal (z, y, x) of specks that were `added` (z, y, x), as wide in depth as with fine pixels."""
+    def make_slices(self, projections: Array, lesions: Sequence[Insertion]) -> Array:
+        """(z, y, x) slices of `take_projections`."""
+        slices = self.reconstruct(projections)
+        for lesion in lesions:
+            if lesion.lesion.kind.calcium:
+                slices[:, :, lesion.where[2]] += reconstruct_lesion(lesion, self, slices.shape)
+        for plane in slices:
+            ndimage.gaussian_filter1d(plane, SMOOTH / self.pixel, axis=1, output=plane)
+        return slices
+
+    def narrow_specks(self, signal: Array, there: NDArray[np.bool_]) -> Array:
+        """The signal (z, y, x) of specks, as wide in depth as with fine pixels. `there` (z, x) says which columns of a
+        slice have calcium."""
         signal *= SPECK_CONTRAST
         if self.pixel <= COARSE:
             return signal
-        z = np.arange(len(added)) * self.height
+        z = np.arange(len(there)) * self.height
         near = 1 / (1 + ((z[:, None] - z) / (0.6 * self.system.speck_depth_mm)) ** 2)
-        there = added.max(axis=1) > 0  # (z, x): the slices that have calcium, for each column
         window = (near[:, :, None] * there[None]).max(axis=1)
-        return signal * window[:, None].astype(np.float32)
+        signal *= window[:, None].astype(np.float32)
+        return signal
 
     def _apply(self, matrices: Complex, stack: Array) -> Array:
         """Apply the matrix of each frequency along y to a stack (planes, y, x)."""
         out = np.empty((matrices.shape[1], stack.shape[1], stack.shape[2]), np.float32)
-        for first in range(0, stack.shape[2], COLUMNS):
-            columns = slice(first, first + COLUMNS)
+        count = min(COLUMNS, max(1, AT_ONCE // (max(matrices.shape[1:]) * self.length)))
+        for first in range(0, stack.shape[2], count):
+            columns = slice(first, first + count)
             part = stack[:, :, columns]
             # Beyond the image the breast continues as at its border. y is periodic, so what is above comes last.
             missing = self.length - part.shape[1]
@@ -221,5 +233,8 @@ def _embed(insertion: Insertion, shape: tuple[int, ...]) -> Array:
 def reconstruct_lesion(insertion: Insertion, tomosynthesis: Tomosynthesis, shape: tuple[int, ...]) -> Array:
     """(z, y, x') signal of a lesion in the slices: all rows, but only its own columns."""
     added = _embed(insertion, shape)
-    signal = tomosynthesis.reconstruct(tomosynthesis.project(added))
-    return tomosynthesis.narrow_specks(signal, added) if insertion.lesion.kind.calcium else signal
+    there = added.max(axis=1) > 0
+    projections = tomosynthesis.project(added)
+    del added  # it is large
+    signal = tomosynthesis.reconstruct(projections)
+    return tomosynthesis.narrow_specks(signal, there) if insertion.lesion.kind.calcium else signal

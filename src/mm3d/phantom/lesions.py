@@ -4,7 +4,7 @@ Only the shape tells one kind of mass from another: all have the same attenuatio
 turns it but does not press it. Its shape is drawn from its own seed, so it is the same in both views.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -132,8 +132,7 @@ def insert_lesion(volume: Array, breast: CompressedBreast, lesion: Lesion, place
     before = volume[where].copy()
     surroundings = _Surroundings(grid, place, TILT[breast.position])
     after = lesion.kind.add(before, surroundings, lesion, np.random.default_rng(lesion.seed))
-    inside = breast.occupancy(grid.z, breast.anatomy.skin)[:, where[1], where[2]]
-    added = (after - before) * inside
+    added = (after - before) * breast.surface(breast.anatomy.skin).part(*where[1:]).occupancy(grid.z)
     volume[where] += added
     return Insertion(lesion, where, added)
 
@@ -146,13 +145,22 @@ class _Surroundings:
     place: Place
     tilt: float
 
-    def offsets(self) -> Array:
-        """(z, y, x, 3) mm from the middle, along u, s and t."""
-        dz, dy, dx = np.meshgrid(
-            self.grid.z - self.place[2], self.grid.y - self.place[1], self.grid.x - self.place[0], indexing="ij"
+    def offsets(self, planes: slice = slice(None)) -> Array:
+        """(z, y, x, 3) mm from the middle, along u, s and t, in all slices or in some."""
+        dz, dy, dx = (
+            axis - middle
+            for axis, middle in zip((self.grid.z[planes], self.grid.y, self.grid.x), self.place[::-1], strict=True)
         )
         c, s = np.cos(self.tilt), np.sin(self.tilt)
-        return np.stack([-dx, dy * c - dz * s, dy * s + dz * c], axis=-1).astype(np.float32)
+        offsets = np.empty((len(dz), len(dy), len(dx), 3), np.float32)
+        offsets[..., 0] = -dx
+        offsets[..., 1] = np.subtract.outer(-dz * s, -dy * c)[..., None]
+        offsets[..., 2] = np.add.outer(dz * c, dy * s)[..., None]
+        return offsets
+
+    def planes(self) -> Iterator[slice]:
+        """One slice after the other: what is computed of a lesion takes many times the memory of the lesion."""
+        return (slice(z, z + 1) for z in range(len(self.grid.z)))
 
     def to_view(self, points: Points, press: float = 1.0) -> Points:
         """Points along u, s, t from the middle, as x, y, z of the view. Heights are multiplied with `press`."""
@@ -207,17 +215,24 @@ def _core(
 ) -> Array:
     """(z, y, x) share of a star-shaped body. `ratio` is that of its shortest to its longest axis, `lobes` and `angles`
     are the amplitudes of large and small bumps of its surface, and it fades over a `margin` in mm."""
-    d = (around.offsets() @ _rotation(rng).astype(np.float32)) / np.array([1, np.sqrt(ratio), ratio], np.float32)
-    distance = np.sqrt((d**2).sum(axis=-1)) + 1e-3
-    radius = np.full(distance.shape, diameter / 2, np.float32)
+    rotation = _rotation(rng).astype(np.float32)
+    axes = np.array([1, np.sqrt(ratio), ratio], np.float32)
+    bumps = []
     for amplitude, low, high in ((lobes, 1.5, 3.5), (angles, 5, 10)):
         if amplitude:
             waves = _directions(rng, 10) * rng.uniform(low, high, (10, 1))
-            phases = rng.uniform(0, 2 * np.pi, 10)
-            bumps = np.cos((d / distance[..., None]) @ waves.T.astype(np.float32) + phases).sum(axis=-1) / np.sqrt(5)
-            radius *= 1 + amplitude * bumps
+            bumps.append((amplitude, waves.T.astype(np.float32), rng.uniform(0, 2 * np.pi, 10)))
     edge = max(margin, around.grid.voxel[1])
-    return np.clip((radius - distance) / edge + 0.5, 0, 1).astype(np.float32)
+    share = np.empty(around.grid.shape, np.float32)
+    for plane in around.planes():
+        d = (around.offsets(plane) @ rotation) / axes
+        distance = np.sqrt((d**2).sum(axis=-1)) + 1e-3
+        radius = np.full(distance.shape, diameter / 2, np.float32)
+        for amplitude, directions, phases in bumps:
+            height = np.cos((d / distance[..., None]) @ directions + phases).sum(axis=-1) / np.sqrt(5)
+            radius *= 1 + amplitude * height
+        share[plane] = np.clip((radius - distance) / edge + 0.5, 0, 1)
+    return share
 
 
 def _spicules(
@@ -261,14 +276,17 @@ PULL = 0.55  # how far a distortion pulls the tissue inwards
 def _add_distortion(before: Array, around: _Surroundings, lesion: Lesion, rng: np.random.Generator) -> Array:
     """No mass: strands that radiate, and tissue pulled towards their middle."""
     radius = 0.5 * lesion.size
-    distance = np.linalg.norm(around.offsets(), axis=-1)
-    # Nothing moves in the middle and at the rim, so that there is no gap.
-    pull = 1 + PULL * np.clip(1 - (distance / radius) ** 2, 0, 1)
     grid = around.grid
     middle = [(around.place[2 - i] - axis[0]) / grid.voxel[i] for i, axis in enumerate((grid.z, grid.y, grid.x))]
-    index = np.indices(before.shape, dtype=np.float32)
-    source = [middle[i] + (index[i] - middle[i]) * pull for i in range(3)]
-    pulled = ndimage.map_coordinates(before, source, order=1, mode="nearest")
+    index = [np.arange(n, dtype=np.float32) for n in before.shape]
+    pulled = np.empty_like(before)
+    for plane in around.planes():
+        distance = np.linalg.norm(around.offsets(plane), axis=-1)
+        # Nothing moves in the middle and at the rim, so that there is no gap.
+        pull = 1 + PULL * np.clip(1 - (distance / radius) ** 2, 0, 1)
+        places = np.meshgrid(index[0][plane], index[1], index[2], indexing="ij")
+        source = [middle[i] + (places[i] - middle[i]) * pull for i in range(3)]
+        pulled[plane] = ndimage.map_coordinates(before, source, order=1, mode="nearest")
     spicules = _spicules(rng, int(rng.integers(26, 44)), 0.5, radius, 1.7, 0.6)
     return _fill(pulled, 0.9 * around.tubes(spicules, rng), max(lesion.attenuation, LIGAMENT))
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+from scipy import fft, ndimage
 
 from mm3d.data.records import Modality
 from mm3d.phantom.anatomy import Array, CompressedBreast
 
 BITS: dict[Modality, int] = {"FFDM": 12, "DBT": 10}
 WIDE, FINE, EDGE = 20.0, 4.0, 1.0  # mm, the sizes of structures that are weakened or enhanced
+NARROW, TRUNCATE = 30.0, 3.0  # pixels: wider blurs are made by Fourier transforms; where a blur ends, in widths
 BLACK, WHITE = 0.5, 99.7  # percentiles of the breast, between which the curve runs
 
 
@@ -47,16 +48,18 @@ def process_mammogram(image: Array, breast: CompressedBreast, vendor: str) -> ND
     """Grey values of line integrals (y, x)."""
     look = LOOKS[vendor, "FFDM"]
     enhanced = _enhance(image, breast, look)
-    return _to_grey(enhanced, _Curve(enhanced, breast, look), breast, BITS["FFDM"])
+    return _to_grey(enhanced, _Curve(enhanced, breast, look), _fade_out(breast), BITS["FFDM"])
 
 
 def process_slices(volume: Array, breast: CompressedBreast, vendor: str) -> NDArray[np.uint16]:
     """Grey values of a reconstruction (z, y, x), with one curve for all slices."""
     look = LOOKS[vendor, "DBT"]
-    curve = _Curve(np.stack([_enhance(plane, breast, look) for plane in volume[::8]]), breast, look)
+    some = {z: _enhance(volume[z], breast, look) for z in range(0, len(volume), 8)}
+    curve, inside = _Curve(np.stack(list(some.values())), breast, look), _fade_out(breast)
     result = np.empty(volume.shape, np.uint16)
     for z, plane in enumerate(volume):
-        result[z] = _to_grey(_enhance(plane, breast, look), curve, breast, BITS["DBT"])
+        enhanced = some.pop(z) if z in some else _enhance(plane, breast, look)
+        result[z] = _to_grey(enhanced, curve, inside, BITS["DBT"])
     return result
 
 
@@ -64,7 +67,7 @@ def _enhance(image: Array, breast: CompressedBreast, look: Look) -> Array:
     """The image with its structures weakened and enhanced by their size."""
 
     def blur(size: float) -> Array:
-        return ndimage.gaussian_filter(image, size / breast.scale.pixel, mode="nearest", truncate=3.0)
+        return _blur(image, size / breast.scale.pixel)
 
     enhanced = blur(look.smooth) if look.smooth else image
     enhanced = enhanced + look.fine * (enhanced - blur(FINE))
@@ -73,6 +76,29 @@ def _enhance(image: Array, breast: CompressedBreast, look: Look) -> Array:
     if look.equalised:
         enhanced -= look.equalised * blur(WIDE)
     return enhanced
+
+
+def _blur(image: Array, width: float) -> Array:
+    """A Gaussian blur, of a width in pixels. A wide one is made by Fourier transforms, with the same kernel."""
+    if width <= NARROW:
+        return ndimage.gaussian_filter(image, width, mode="nearest", truncate=TRUNCATE)
+    reach = int(TRUNCATE * width + 0.5)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    padded = np.pad(image, reach, mode="edge")
+    shape = [fft.next_fast_len(n, real=True) for n in padded.shape]
+    kernel /= kernel.sum()
+    along_y, along_x = fft.fft(kernel, shape[0]), fft.rfft(kernel, shape[1])
+    spectrum = fft.rfft2(padded, shape, overwrite_x=True)
+    spectrum *= along_y[:, None].astype(np.complex64)
+    spectrum *= along_x.astype(np.complex64)
+    blurred: Array = fft.irfft2(spectrum, shape, overwrite_x=True)
+    rows, columns = (slice(2 * reach, 2 * reach + n) for n in image.shape)
+    return blurred[rows, columns]
+
+
+def _fade_out(breast: CompressedBreast) -> Array:
+    """(y, x): 1 in the breast, 0 in air."""
+    return np.clip(np.maximum(breast.inside, breast.nipple) / breast.scale.pixel + 1, 0, 1)
 
 
 class _Curve:
@@ -98,7 +124,6 @@ class _Curve:
         return np.where(value > 0.8, 0.8 + 0.2 * np.tanh((value - 0.8) / 0.2), value)
 
 
-def _to_grey(image: Array, curve: _Curve, breast: CompressedBreast, bits: int) -> NDArray[np.uint16]:
+def _to_grey(image: Array, curve: _Curve, inside: Array, bits: int) -> NDArray[np.uint16]:
     """Grey values with a soft shoulder. Air is 0."""
-    value = curve.apply(image) * np.clip(np.maximum(breast.inside, breast.nipple) / breast.scale.pixel + 1, 0, 1)
-    return np.rint(value * (2**bits - 1)).astype(np.uint16)
+    return np.rint(curve.apply(image) * inside * (2**bits - 1)).astype(np.uint16)

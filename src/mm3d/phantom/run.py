@@ -42,6 +42,7 @@ REMEDY = "give another folder"
 PREPARED = {
     "tiny": PrepareSettings(width=48, length=96, slices=4),
     "mini": PrepareSettings(width=96, length=192, slices=8),
+    "midi": PrepareSettings(width=160, length=320, slices=8),
     "full": PrepareSettings(),
 }
 

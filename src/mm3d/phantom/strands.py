@@ -65,7 +65,7 @@ def rasterise(grid: Grid, strands: Sequence[Strand], rng: np.random.Generator) -
     total = np.zeros(grid.shape, np.float32)
     if places:
         deposit(grid, total, np.concatenate(places), np.concatenate(volumes) / voxel)
-    return np.minimum(total, 1)
+    return np.minimum(total, 1, out=total)
 
 
 def deposit(grid: Grid, total: Array, places: NDArray[np.float64], shares: NDArray[np.float64]) -> None:

@@ -6,7 +6,7 @@ and turns the sum into tissue by thresholds. Thresholds give borders where a Gau
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,27 +145,25 @@ def _draw_fibre(rng: np.random.Generator) -> Strand:
 
 def make_tissue(breast: CompressedBreast, structure: Structure, rng: np.random.Generator) -> Array:
     """(z, y, x) attenuation in 1/mm of the breast between the plates, without lesions. Air is 0."""
-    anatomy, grid = breast.anatomy, breast.grid
+    grid = breast.grid
     volume = np.empty(grid.shape, np.float32)
     threshold = _gland_threshold(breast, structure)
     detail = _Detail(breast, structure, rng)
     muscle = _Muscle(breast, rng) if breast.position == "MLO" else None
+    bands = [(rows, _Band(breast, structure, rows)) for rows in _bands(grid)]
     for part in _slabs(grid):
-        z = grid.z[part]
-        with_skin, below_skin = breast.occupancy(z), breast.occupancy(z, anatomy.skin)
-        fine = detail.draw(len(z))
-        gland = _smooth_step((_gland_score(breast, structure, z) + fine - threshold) / EDGE)
-        sheets = [_sample(breast, field, structure.sheet_voxel, z) for field, _ in structure.sheets]
-        gland *= np.clip(FULLNESS + 0.2 * sheets[-1] + 0.5 * fine, 0.3, 1.0)
-        tissue = FAT + (GLAND - FAT) * gland
-        tissue += (LIGAMENT - tissue) * _ligaments(breast, structure, sheets, z)
-        if muscle:
-            muscle.add(tissue, z)
-        volume[part] = tissue * below_skin + SKIN * (with_skin - below_skin)
+        fine = detail.draw(part.stop - part.start)
+        for rows, band in bands:
+            tissue = band.make_tissue(grid.z[part], fine[:, rows], threshold)
+            if muscle:
+                muscle.add(tissue, grid.z[part], rows)
+            volume[part, rows] = band.cover_with_skin(tissue, grid.z[part])
     added = rasterise(grid, [strand.move(breast.to_view) for strand in structure.strands], rng)
-    added *= LIGAMENT - FAT
     for part in _slabs(grid):
-        volume[part] += added[part] * breast.occupancy(grid.z[part], anatomy.skin)
+        for rows, band in bands:
+            more = added[part, rows] * np.float32(LIGAMENT - FAT)
+            more *= band.below_skin.occupancy(grid.z[part])
+            volume[part, rows] += more
     return volume
 
 
@@ -174,58 +172,157 @@ def make_surrounding_fat(breast: CompressedBreast) -> Array:
 
     Images get it in addition: it evens out the thinner rim of the breast, as a vendor's equalisation does.
     """
-    return FAT * (1 - breast.occupancy(breast.grid.z))
+    surface = breast.surface()
+    fat = np.empty(breast.grid.shape, np.float32)
+    for part in _slabs(breast.grid):
+        fat[part] = FAT * (1 - surface.occupancy(breast.grid.z[part]))
+    return fat
 
 
-def _slabs(grid: Grid) -> Iterator[slice]:
+def _slabs(grid: Grid) -> list[slice]:
     """Parts of the volume along z."""
     count = max(1, SLAB // (grid.shape[1] * grid.shape[2]))
-    return (slice(first, first + count) for first in range(0, grid.shape[0], count))
+    return [slice(first, min(first + count, grid.shape[0])) for first in range(0, grid.shape[0], count)]
+
+
+def _bands(grid: Grid) -> list[slice]:
+    """Parts of a slice along y: one, unless the slice is larger than a slab."""
+    count = math.ceil(grid.shape[1] * grid.shape[2] / SLAB)
+    rows = math.ceil(grid.shape[1] / count)
+    return [slice(first, first + rows) for first in range(0, grid.shape[1], rows)]
+
+
+class _Band:
+    """Some rows of a view, with all that is the same in its slices."""
+
+    def __init__(self, breast: CompressedBreast, structure: Structure, rows: slice) -> None:
+        grid = replace(breast.grid, y=breast.grid.y[rows])
+        breast = replace(breast, grid=grid, inside=breast.inside[rows], nipple=breast.nipple[rows])
+        self.skin, self.below_skin = breast.surface(), breast.surface(breast.anatomy.skin)
+        self.gland = _GlandScore(breast, structure)
+        self.sheets = _Sampler(breast, structure.sheets[0][0].shape, structure.sheet_voxel)
+        self.structure, self.pixel = structure, breast.scale.pixel
+
+    def make_tissue(self, z: Array, fine: Array, threshold: float) -> Array:
+        """(z, y, x) attenuation without skin, muscle and strands. `fine` is detail of the same shape."""
+        score = self.gland.at(z)
+        score += fine
+        score -= threshold
+        score /= EDGE
+        gland = _smooth_step(score)
+        weights = self.sheets.weights(z)
+        sheets = [self.sheets.read(field, weights) for field, _ in self.structure.sheets]
+        fullness = FULLNESS + 0.2 * sheets[-1]
+        fullness += 0.5 * fine
+        gland *= np.clip(fullness, 0.3, 1.0, out=fullness)
+        gland *= GLAND - FAT
+        gland += FAT
+        gland += (LIGAMENT - gland) * self._ligaments(sheets, weights)
+        return gland
+
+    def _ligaments(self, sheets: list[Array], weights: sparse.csr_array) -> Array:
+        """(z, y, x) share of ligament: thin sheets. A sheet that is thinner than a voxel fills a part of it.
+
+        A sheet is strong where the field of another family is high and ends where that is low. So there are strands
+        and no closed cells.
+        """
+        width = max(SHEET_THICKNESS, self.pixel)
+        total = np.zeros_like(sheets[0])
+        for number, (_, slope) in enumerate(self.structure.sheets):
+            steepness = self.sheets.read(slope, weights)
+            distance = sheets[number] / np.maximum(steepness, 0.02, out=steepness)
+            distance /= 0.5 * width
+            distance *= distance
+            distance *= -0.5
+            strength = 0.7 * sheets[number - 1]
+            strength += 0.2
+            np.clip(strength, 0, 1.5, out=strength)
+            strength *= np.exp(distance, out=distance)
+            total += strength
+        np.minimum(total, 1.5, out=total)
+        total *= SHEET_SHARE * min(1.0, SHEET_THICKNESS / width)
+        return total
+
+    def cover_with_skin(self, tissue: Array, z: Array) -> Array:
+        with_skin, below_skin = self.skin.occupancy(z), self.below_skin.occupancy(z)
+        tissue *= below_skin
+        with_skin -= below_skin
+        with_skin *= SKIN
+        tissue += with_skin
+        return tissue
 
 
 def _smooth_step(value: Array) -> Array:
     """From 0 at -1 to 1 at 1."""
     value = np.clip(0.5 + value / 2, 0, 1)
-    return value * value * (3 - 2 * value)
+    falling = 3 - 2 * value
+    value *= value
+    value *= falling
+    return value
 
 
-def _sample(breast: CompressedBreast, field: Array, voxel: float, z: Array) -> Array:
-    """(z, y, x): a field of the structure on (some slices of) the grid of a view, by linear interpolation.
+class _Sampler:
+    """Reads fields of the structure on (some slices of) the grid of a view, by linear interpolation.
 
     u depends on x only and (s, t) on (y, z) only, so a sparse matrix from the left and a small one from the right do.
     """
-    size, _, length = field.shape
-    zz, yy = np.meshgrid(z, breast.grid.y, indexing="ij")
-    u, _, _ = breast.to_uncompressed(breast.grid.x, breast.grid.x, breast.grid.x)
-    _, s, t = breast.to_uncompressed(yy.ravel(), yy.ravel(), zz.ravel())
-    s, t = (np.clip((place + HALF_WIDTH) / voxel, 0, size - 1.001) for place in (s, t))
-    i, j = np.floor(s).astype(np.int64), np.floor(t).astype(np.int64)
-    a, b = s - i, t - j
-    columns = np.concatenate([i * size + j, i * size + j + 1, (i + 1) * size + j, (i + 1) * size + j + 1])
-    weights = np.concatenate([(1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b]).astype(np.float32)
-    rows = np.tile(np.arange(len(s)), 4)
-    across = sparse.csr_array((weights, (rows, columns)), shape=(len(s), size * size))
-    along = _linear_weights(np.clip((u - FRONT) / voxel, 0, length - 1.001), length).toarray()
-    values = (across @ field.reshape(size * size, length)) @ along.T
-    return values.reshape(len(z), len(breast.grid.y), len(breast.grid.x))
+
+    def __init__(self, breast: CompressedBreast, shape: tuple[int, ...], voxel: float) -> None:
+        self.breast, self.voxel = breast, voxel
+        self.size, _, self.length = shape
+        u, _, _ = breast.to_uncompressed(breast.grid.x, breast.grid.x, breast.grid.x)
+        place = np.clip((u - FRONT) / voxel, 0, self.length - 1.001)
+        self.along = _linear_weights(place, self.length).toarray()
+
+    def weights(self, z: Array) -> sparse.csr_array:
+        """The matrix from the left."""
+        zz, yy = np.meshgrid(z, self.breast.grid.y, indexing="ij")
+        _, s, t = self.breast.to_uncompressed(yy.ravel(), yy.ravel(), zz.ravel())
+        size = self.size
+        s, t = (np.clip((place + HALF_WIDTH) / self.voxel, 0, size - 1.001) for place in (s, t))
+        i, j = np.floor(s).astype(np.int64), np.floor(t).astype(np.int64)
+        a, b = s - i, t - j
+        columns = np.concatenate([i * size + j, i * size + j + 1, (i + 1) * size + j, (i + 1) * size + j + 1])
+        shares = np.concatenate([(1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b]).astype(np.float32)
+        rows = np.tile(np.arange(len(s)), 4)
+        return sparse.csr_array((shares, (rows, columns)), shape=(len(s), size * size))
+
+    def read(self, field: Array, weights: sparse.csr_array) -> Array:
+        """(z, y, x) of a field."""
+        values = (weights @ field.reshape(self.size**2, self.length)) @ self.along.T
+        return values.reshape(-1, len(self.breast.grid.y), len(self.breast.grid.x))
 
 
-def _gland_score(breast: CompressedBreast, structure: Structure, z: Array) -> Array:
-    """(z, y, x): there is gland where the score is high. It is the field of the lobes less a penalty for places under
-    the skin, in front of the chest wall and far from the axis of the nipple, where there is fat."""
-    anatomy, grid = breast.anatomy, breast.grid
-    _, middle, _ = breast.to_view(0.0, *structure.centre)
-    surface = breast.half_thickness()[None] - np.abs(z)[:, None, None]
-    below = np.minimum(breast.inside[None], 1.6 * surface)
-    penalty = 2.5 * np.clip(1 - (below - anatomy.skin) / anatomy.fat_layer, 0, 1.5)
-    behind = np.clip(1 - grid.x / (0.16 * anatomy.nipple_distance), 0, 1)
-    across = (grid.y - middle) / (0.5 * anatomy.length)
-    front = (grid.x - 0.55 * anatomy.nipple_distance) / (0.62 * anatomy.nipple_distance)
-    off_axis = np.clip(across[:, None] ** 2 * 1.6 + front[None, :] ** 2, 0, None)
-    if breast.position == "MLO":
-        behind = behind * 0.5
-    penalty += 1.2 * behind + structure.compactness * off_axis
-    return _sample(breast, structure.lobes, structure.voxel, z) - penalty
+class _GlandScore:
+    """There is gland where the score is high. It is the field of the lobes less a penalty for places under the skin, in
+    front of the chest wall and far from the axis of the nipple, where there is fat."""
+
+    def __init__(self, breast: CompressedBreast, structure: Structure) -> None:
+        anatomy, grid = breast.anatomy, breast.grid
+        self.breast, self.lobes = breast, structure.lobes
+        self.sampler = _Sampler(breast, structure.lobes.shape, structure.voxel)
+        self.half_thickness = breast.half_thickness()
+        _, middle, _ = breast.to_view(0.0, *structure.centre)
+        behind = np.clip(1 - grid.x / (0.16 * anatomy.nipple_distance), 0, 1)
+        across = (grid.y - middle) / (0.5 * anatomy.length)
+        front = (grid.x - 0.55 * anatomy.nipple_distance) / (0.62 * anatomy.nipple_distance)
+        off_axis = np.clip(across[:, None] ** 2 * 1.6 + front[None, :] ** 2, 0, None)
+        if breast.position == "MLO":
+            behind = behind * 0.5
+        self.far = 1.2 * behind + structure.compactness * off_axis
+
+    def at(self, z: Array) -> Array:
+        """(z, y, x)"""
+        anatomy = self.breast.anatomy
+        below = self.half_thickness - np.abs(z)[:, None, None]
+        below *= 1.6
+        np.minimum(self.breast.inside, below, out=below)
+        below -= anatomy.skin
+        below /= anatomy.fat_layer
+        penalty = np.clip(1 - below, 0, 1.5, out=below)
+        penalty *= 2.5
+        penalty += self.far
+        return self.sampler.read(self.lobes, self.sampler.weights(z)) - penalty
 
 
 def _gland_threshold(breast: CompressedBreast, structure: Structure) -> float:
@@ -233,26 +330,9 @@ def _gland_threshold(breast: CompressedBreast, structure: Structure) -> float:
     step = max(1, round((np.prod(breast.grid.shape) / SUBSAMPLE) ** (1 / 3)))
     grid = Grid(breast.grid.z[::step], breast.grid.y[::step], breast.grid.x[::step], breast.grid.voxel)
     coarse = replace(breast, grid=grid, inside=breast.inside[::step, ::step], nipple=breast.nipple[::step, ::step])
-    inner = coarse.occupancy(grid.z, breast.anatomy.skin) > 0.5
+    inner = coarse.surface(breast.anatomy.skin).occupancy(grid.z) > 0.5
     share = min(0.95, breast.anatomy.density / FULLNESS)
-    return float(np.quantile(_gland_score(coarse, structure, grid.z)[inner], 1 - share))
-
-
-def _ligaments(breast: CompressedBreast, structure: Structure, sheets: list[Array], z: Array) -> Array:
-    """(z, y, x) share of ligament: thin sheets. A sheet that is thinner than a voxel fills a part of it.
-
-    A sheet is strong where the field of another family is high and ends where that is low. So there are strands and no
-    closed cells.
-    """
-    width = max(SHEET_THICKNESS, breast.scale.pixel)
-    total = np.zeros_like(sheets[0])
-    for number, (_, slope) in enumerate(structure.sheets):
-        distance = sheets[number] / np.maximum(_sample(breast, slope, structure.sheet_voxel, z), 0.02)
-        strength = np.clip(0.2 + 0.7 * sheets[number - 1], 0, 1.5)
-        total += strength * np.exp(-0.5 * (distance / (0.5 * width)) ** 2)
-    total = np.minimum(total, 1.5)
-    total *= SHEET_SHARE * min(1.0, SHEET_THICKNESS / width)
-    return total
+    return float(np.quantile(_GlandScore(coarse, structure).at(grid.z)[inner], 1 - share))
 
 
 class _Detail:
@@ -276,8 +356,10 @@ class _Detail:
     def draw(self, slices: int) -> Array:
         """(slices, y, x)"""
         noise = self.rng.standard_normal((slices, *self.shape), dtype=np.float32)
-        field = fft.irfft2(fft.rfft2(noise) * self.amplitude, self.shape)
-        return field[:, : self.size[0], : self.size[1]].astype(np.float32)
+        spectrum = fft.rfft2(noise, overwrite_x=True)
+        spectrum *= self.amplitude
+        field: Array = fft.irfft2(spectrum, self.shape, overwrite_x=True)
+        return field[:, : self.size[0], : self.size[1]]
 
 
 def muscle_distance(breast: CompressedBreast) -> Array:
@@ -300,7 +382,9 @@ class _Muscle:
         fibres = [np.sin(float(a) * self.distance + float(b) * along + float(c)) for a, b, c in waves]
         self.attenuation = MUSCLE + 0.10 * (MUSCLE - FAT) * (np.sum(fibres, axis=0) / math.sqrt(12))
 
-    def add(self, tissue: Array, z: Array) -> None:
-        above = (self.half_thickness[None] - np.abs(z)[:, None, None]) / 2
-        share = _smooth_step(np.minimum(self.distance[None] / 1.5, above))
-        tissue += share * (self.attenuation[None] - tissue)
+    def add(self, tissue: Array, z: Array, rows: slice) -> None:
+        """To a part of the view: some slices, some rows."""
+        above = (self.half_thickness[rows] - np.abs(z)[:, None, None]) / 2
+        share = _smooth_step(np.minimum(self.distance[rows] / 1.5, above))
+        share *= self.attenuation[rows] - tissue
+        tissue += share

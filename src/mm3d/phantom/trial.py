@@ -33,7 +33,7 @@ class Trial:
     breasts: int
     """How many breasts. Breast i does not depend on it."""
     scale: str = "mini"
-    """Size of the images: tiny, mini or full."""
+    """Size of the images: tiny, mini, midi or full."""
     system: Literal["hologic", "siemens", "ge", "mixed"] = "hologic"
     """Vendor of the tomosynthesis system. mixed draws one for each patient."""
     malignant: float = 0.4
@@ -82,12 +82,13 @@ def render_breast(trial: Trial, index: int) -> tuple[Breast, list[SyntheticView]
     patient = index // 2
     laterality: Laterality = "L" if index % 2 == 0 else "R"
     system = choose_system(trial, patient)
-    phantoms = make_phantoms(trial, index)
+    phantoms = list(make_phantoms(trial, index))
     anatomy = phantoms[0].breast.anatomy
     names = (f"V{trial.seed}-{patient:05d}", f"V{trial.seed}-S{patient:05d}")
     images: list[SyntheticView] = []
-    for number, phantom in enumerate(phantoms):
-        images += _image_view(phantom, system, laterality, names, make_generator(trial, index, NOISE, number))
+    for number in range(len(POSITIONS)):
+        rng = make_generator(trial, index, NOISE, number)
+        images += _image_view(phantoms.pop(0), system, laterality, names, rng)  # nothing else holds its volume then
     breast = Breast(
         *names,
         laterality=laterality,
@@ -152,13 +153,15 @@ def _image_view(
     phantom: Phantom, system: System, laterality: Laterality, names: tuple[str, str], rng: np.random.Generator
 ) -> tuple[SyntheticView, SyntheticView]:
     """The mammogram and the volume of a view."""
-    breast = phantom.breast
+    breast, lesions, volume = phantom.breast, phantom.lesions, phantom.volume
     grid, scale = breast.grid, breast.scale
     fat = make_surrounding_fat(breast)
-    mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
+    mammogram = take_mammogram(volume, fat, scale.pixel, scale.slice, rng)
     tomosynthesis = Tomosynthesis(system, grid.z, len(grid.y), scale.pixel)
-    slices = tomosynthesis.scan(phantom.volume, phantom.lesions, fat, rng)
-    annotations = annotate(phantom.lesions, breast, tomosynthesis, slices, laterality)
+    projections = tomosynthesis.take_projections(volume, lesions, fat, rng)
+    del phantom, volume, fat  # a gigabyte each at full scale
+    slices = tomosynthesis.make_slices(projections, lesions)
+    annotations = annotate(lesions, breast, tomosynthesis, slices, laterality)
     in_plane = [replace(a, slice=None, first_slice=None, last_slice=None) for a in annotations]
 
     def finish(pixels: NDArray[np.uint16], modality: Modality, boxes: list[Annotation]) -> SyntheticView:
@@ -207,5 +210,6 @@ def _place_on_detector(
     """The breast in the whole field, with the chest wall on the left for a left breast."""
     rows, columns = breast.scale.shape
     whole = np.zeros((len(pixels), rows, columns), np.uint16)
-    whole[:, breast.top : breast.top + pixels.shape[1], : pixels.shape[2]] = pixels
-    return whole if laterality == "L" else np.ascontiguousarray(whole[:, :, ::-1])
+    seen = whole if laterality == "L" else whole[:, :, ::-1]
+    seen[:, breast.top : breast.top + pixels.shape[1], : pixels.shape[2]] = pixels
+    return whole
