@@ -82,4 +82,4 @@ def test_the_command_prints_the_table_and_writes_it(tmp_path: Path, capsys: pyte
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path), "--scale", "huge"])
-    assert "scale = 'huge' is none of tiny, mini, full" in capsys.readouterr().err
+    assert "scale = 'huge' is none of tiny, mini, midi, full" in capsys.readouterr().err
