@@ -27,8 +27,8 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    commands = ("demo", "info", "phantom", "prepare", "train", "predict", "evaluate", "study", "view", "import-weights")
-    for command in commands:
+    commands = "demo info phantom prepare train predict evaluate study view import-weights quantize"
+    for command in commands.split():
         assert re.search(rf"^    {command}\b", done.stdout, re.MULTILINE), command  # the command, not the word
 
 

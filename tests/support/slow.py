@@ -8,6 +8,7 @@ SLOW = {
     "test_dicom_report",
     "test_dicom_write",
     "test_full_size",
+    "test_int8",
     "test_other_systems",
     "test_phantom",
     "test_phantom_run",

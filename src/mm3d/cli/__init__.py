@@ -68,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_prepare(commands)
     _add_phantom(commands)
     _add_import_weights(commands)
+    _add_quantize(commands)
     _add_train(commands)
     add_evaluate(commands)
     add_study(commands)
@@ -176,6 +177,39 @@ def _add_import_weights(commands: Commands) -> None:
     importer.set_defaults(run=_call("mm3d.cli.import_weights:import_weights"))
 
 
+def _add_quantize(commands: Commands) -> None:
+    quantize = commands.add_parser(
+        "quantize",
+        help="make int8 weights, which OpenVINO computes faster, and measure what it costs",
+        description="Make weights whose backbone is computed with whole numbers of 8 bits (int8), for 'mm3d predict "
+        "--engine openvino'. Then measure recall and AUC of float32 and int8 on the same breasts, and write the file, "
+        "which carries this table. Needs the extra mm3d[int8], and a ResNet as backbone. docs/full-size.md has more.",
+    )
+    weights = "a weights file, a run folder, or weights that come with mm3d: dbt, ffdm"
+    quantize.add_argument("weights", type=Path, metavar="WEIGHTS", help=weights)
+    output = "the .safetensors file to write"
+    quantize.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help=output)
+    quantize.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    option = quantize.add_argument_group("images").add_argument
+    calibrate = "a prepared folder whose grey values set the ranges of the whole numbers (default: a virtual trial)"
+    option("--calibrate", type=Path, metavar="PREPARED", help=calibrate)
+    validate = "a prepared folder to measure on, with other breasts (default: a virtual trial)"
+    option("--validate", type=Path, metavar="PREPARED", help=validate)
+    option("--split", metavar="NAME", help="measure only on this part of the folder of --validate, such as test")
+    option("--breasts", type=whole_number, default=200, metavar="N", help="breasts of the virtual trial to measure on")
+    option("--seed", type=seed, default=0, metavar="N", help="seed of the virtual trials")
+    contrast = "contrast of the virtual trials; the weights that come with mm3d were trained with 1.7"
+    option("--contrast", type=float, default=1.7, metavar="K", help=contrast)
+    option("--jobs", type=int, metavar="N", help="number of processes that make virtual trials (default: one per core)")
+    quantize.set_defaults(run=_quantize)
+
+
+def _quantize(arguments: argparse.Namespace) -> int:
+    from mm3d.cli.quantize import run
+
+    return run(arguments)
+
+
 def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
@@ -204,7 +238,10 @@ def _add_info(commands: Commands) -> None:
         "info",
         help="print what a bug report needs: versions, device, weights that come with mm3d",
         description="Print the versions, the device and the number of threads that mm3d uses, and the weights that "
-        "come with it.",
+        "come with it, or others.",
+    )
+    info.add_argument(
+        "weights", type=Path, nargs="*", metavar="WEIGHTS", help="also describe these weights files or run folders"
     )
     info.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
     info.set_defaults(run=_call("mm3d.cli.info:print_info"))

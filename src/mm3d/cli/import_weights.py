@@ -27,12 +27,7 @@ PARTS = {
 
 
 def import_weights(source: Path, output: Path, overwrite: bool) -> None:
-    if output.suffix != ".safetensors":
-        raise InputError(f"{output} must end in .safetensors; give such a name with -o.")
-    if output.is_dir() or output.resolve() == source.resolve():
-        raise InputError(f"{output} is a folder or the checkpoint itself; give another name with -o.")
-    if output.exists() and not overwrite:
-        raise InputError(f"{output} exists already; give another name, or --overwrite to replace it.")
+    check_output(output, source, overwrite)
     imported = import_checkpoint(source)
     provenance = {
         "imported_from": source.name,
@@ -50,6 +45,16 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         say(console, f"dropped: {', '.join(names[:3])}{more} ({reason})")
     say(console, f"{source}: {_describe(imported)}.\nWrote {output}. {use}")
+
+
+def check_output(output: Path, source: Path, overwrite: bool) -> None:
+    """Refuse a name that is none for weights, or would replace a file that the user wants to keep."""
+    if output.suffix != ".safetensors":
+        raise InputError(f"{output} must end in .safetensors; give such a name with -o.")
+    if output.is_dir() or output.resolve() == source.resolve():
+        raise InputError(f"{output} is a folder or the file that is read; give another name with -o.")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists already; give another name, or --overwrite to replace it.")
 
 
 def _describe(imported: Import) -> str:

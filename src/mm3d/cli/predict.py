@@ -36,8 +36,8 @@ def add_predict(commands: Commands) -> None:
     predict.add_argument(
         "--engine",
         choices=("torch", "openvino"),
-        default="torch",
-        help="what runs the backbone; openvino is faster on CPUs and needs the extra mm3d[openvino]",
+        help="what runs the backbone; openvino is faster on CPUs and needs the extra mm3d[openvino] (default: torch, "
+        "but openvino for int8 weights)",
     )
     predict.add_argument(
         "--precision",

@@ -16,6 +16,7 @@ from mm3d.model.boxes import from_cxcywh
 from mm3d.model.config import EngineName, ModelConfig, PrecisionName
 from mm3d.model.engines import OpenVINOBackbone, fold_batch_norms, round_to_bfloat16
 from mm3d.model.head import CascadeHead, Proposals
+from mm3d.model.int8 import ONLY_OPENVINO, Int8Backbone
 from mm3d.model.memory import build_pyramid
 from mm3d.model.scores import mean_logit, noisy_or_logit
 from mm3d.shared.errors import InputError
@@ -188,6 +189,8 @@ class Detector(nn.Module):
         Detector
             In evaluation mode, with frozen BatchNorms folded into the convolutions.
         """
+        if isinstance(self.backbone, Int8Backbone) and engine != "openvino":
+            raise InputError(ONLY_OPENVINO)
         backbone, in_bfloat16 = fold_batch_norms(self.backbone), precision == "bfloat16"
         if engine == "openvino":
             backbone = OpenVINOBackbone(backbone, in_bfloat16)

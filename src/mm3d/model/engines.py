@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mm3d.model.backbone import Backbone, FoldedConv2d
+from mm3d.model.int8 import Int8Backbone
 from mm3d.shared.errors import InputError
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"  # the best instructions that torch may use
@@ -80,10 +81,12 @@ class OpenVINOBackbone(Backbone):
 
     def __init__(self, backbone: Backbone, in_bfloat16: bool = False) -> None:
         nn.Module.__init__(self)
-        if backbone.config.backbone.family != "resnet":
-            raise InputError("The engine openvino runs ResNet backbones only; use the engine torch for this model.")
         self.config, self.output = backbone.config, backbone.output
-        self.request = _compile(_ChannelsLast(backbone), "bf16" if in_bfloat16 else "f32").create_infer_request()
+        core = load_core()
+        model = backbone.read(core) if isinstance(backbone, Int8Backbone) else record(backbone)
+        precision = "bf16" if in_bfloat16 else "f32"
+        settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": precision}
+        self.request = core.compile_model(model, "CPU", settings).create_infer_request()
 
     def merge_stages(self, slices: Tensor) -> list[Tensor]:
         if slices.device.type != "cpu":
@@ -103,23 +106,31 @@ class _ChannelsLast(nn.Module):
         return tuple(level.permute(0, 2, 3, 1) for level in self.backbone.merge_stages(slices))
 
 
-def _compile(module: nn.Module, precision: str) -> Any:
-    # OpenVINO reports over the internet that it is imported and what it converts. A hospital does not want that.
-    # OpenVINO does not report if this package is missing.
+def load_core() -> Any:
+    """OpenVINO, without its reports over the internet."""
+    # OpenVINO reports that it is imported and what it converts. A hospital does not want that. OpenVINO does not report
+    # if this package is missing.
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     try:
         from openvino import Core
-        from openvino.frontend import FrontEndManager
-        from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
     except ImportError as error:
         raise InputError(
             "The engine openvino is not installed; install it with: pip install 'mm3d[openvino]'."
         ) from error
+    return Core()
+
+
+def record(backbone: Backbone) -> Any:
+    """The backbone's merged stages as OpenVINO's graph, for slices of any number and size."""
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    if backbone.config.backbone.family != "resnet":
+        raise InputError("The engine openvino runs ResNet backbones only; use the engine torch for this model.")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # recording warns that it leaves out checks of shapes
         frontend = FrontEndManager().load_by_framework("pytorch")
-        decoder = TorchScriptPythonDecoder(module.eval(), example_input=torch.rand(EXAMPLE))
+        decoder = TorchScriptPythonDecoder(_ChannelsLast(backbone).eval(), example_input=torch.rand(EXAMPLE))
         model = frontend.convert(frontend.load(decoder))
     model.reshape([-1, -1, -1])
-    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": precision}
-    return Core().compile_model(model, "CPU", settings)
+    return model

@@ -14,12 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 from mm3d.model.config import ModelConfig
 from mm3d.model.detector import Detector
+from mm3d.model.int8 import CONSTANTS, GRAPH, Int8Backbone
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
 HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
 BODY = "backbone.body."  # how the names of a backbone's tensors begin, without the feature pyramid
+INT8 = "int8"  # the key of the provenance that says how a backbone became int8, with the table of its accuracy
 FORMAT = 1
 SHIPPED = "dbt"  # the name of the weights that are used where none are given
 RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
@@ -33,6 +35,16 @@ class WeightsHeader:
     provenance: dict[str, Any] = field(default_factory=dict)  # the training's data and settings, or the imported file
     intended_use: str = RESEARCH_ONLY
     format: int = FORMAT  # the version of this header
+
+    @property
+    def int8(self) -> dict[str, Any] | None:
+        """Of an int8 backbone: how it was made, and its accuracy beside that of float32."""
+        return self.provenance.get(INT8)
+
+    @property
+    def precision(self) -> str:
+        """The number format of the backbone."""
+        return "int8" if self.int8 else "float32"
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,8 @@ def save(
     path = Path(path)
     if model.only_for_inference:
         raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
+    if isinstance(model.backbone, Int8Backbone) and "accuracy" not in provenance.get(INT8, {}):
+        raise InputError(f"{path} was not written: int8 weights need the table of their accuracy beside float32.")
     header = WeightsHeader(model.config, provenance, intended_use)
     tensors = {name: tensor for name, tensor in model.state_dict().items() if not only_body or name.startswith(BODY)}
     save_tensors(tensors, path, {HEADER: json.dumps(to_dict(header))})
@@ -112,6 +126,8 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
     with _WithoutStartValues():
         model = Detector(config if chunk is None else replace(config, chunk=chunk))
     state = _read_tensors(path)
+    if {GRAPH, CONSTANTS} <= state.keys():
+        model.backbone = Int8Backbone(model.backbone, state[GRAPH], state[CONSTANTS])
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if {name: tensor.shape for name, tensor in state.items()} != expected:
         wrong = sorted(set(expected) ^ set(state)) or [n for n in expected if state[n].shape != expected[n]]
@@ -144,6 +160,8 @@ def start_from(model: Detector, path: Path | str) -> Transfer:
     path = Path(path)
     read_header(path)
     state, own = _read_tensors(path), model.state_dict()
+    if GRAPH in state:
+        raise InputError(f"{path} is int8, which cannot be trained; start from the weights that it was made from.")
     for name in sorted(set(state) & set(own)):
         if state[name].shape != own[name].shape:
             raise InputError(

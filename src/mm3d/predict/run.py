@@ -45,7 +45,7 @@ class Options:
     weights: Path | None = None
     input: InputName | None = None
     chunk: int | None = None
-    engine: EngineName = "torch"
+    engine: EngineName | None = None
     precision: PrecisionName = "auto"
     # For prepared folders:
     split: str | None = None
@@ -86,7 +86,8 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
     breasts = prepared_breasts(folder, options.split, modality_of(chosen))
-    model = load_model(path, options.chunk, options.engine, options.precision)
+    engine, _ = choose_engine(options, header)
+    model = load_model(path, options.chunk, engine, options.precision)
     console = Console()
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
     if chosen == "msp":
@@ -136,6 +137,15 @@ def choose_input(options: Options, header: weights.WeightsHeader) -> tuple[Input
     return chosen, tuple(header.provenance.get("histogram", ())) or None
 
 
+def choose_engine(options: Options, header: weights.WeightsHeader) -> tuple[EngineName, str]:
+    """What runs the backbone, and what it computes in."""
+    if header.int8 is None:
+        return options.engine or "torch", "bfloat16" if options.precision == "bfloat16" else "float32"
+    if options.precision != "auto":
+        raise InputError("The weights are int8, and measured with float32 around it; leave out --precision.")
+    return options.engine or "openvino", header.precision
+
+
 def load_setup(options: Options) -> Setup:
     """Load the weights and settle every setting for DICOM exams."""
     path = weights.find(options.weights)
@@ -145,15 +155,16 @@ def load_setup(options: Options) -> Setup:
         raise InputError("Input msp is for prepared folders; run 'mm3d prepare folder' first, and predict its folder.")
     prepare = _choose_preparation(path, header, options.preparation or {})
     point = choose_operating_point(options.threshold, options.operating_point, header)
-    model = load_model(path, options.chunk, options.engine, options.precision)
+    engine, precision = choose_engine(options, header)
+    model = load_model(path, options.chunk, engine, options.precision)
     method = Method(
         weights=weights.name_of(path),
         intended_use=header.intended_use,
         operating_point=point,
         weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
         input=chosen,
-        engine=options.engine,
-        precision="bfloat16" if options.precision == "bfloat16" else "float32",
+        engine=engine,
+        precision=precision,
         device=str(model.proposal_boxes.device),
         prepare=to_dict(prepare),
         predict=to_dict(options.settings),
