@@ -87,8 +87,11 @@ def in_float32(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(method)
     def in_full(module: Any, h: Tensor, *others: Tensor) -> Tensor:
-        with torch.autocast(h.device.type, enabled=False):
-            return method(module, h.to(next(module.parameters()).dtype), *others)  # float64 in some tests
+        device = h.device.type
+        if device == "meta" or not torch.is_autocast_enabled(device):
+            return method(module, h, *others)
+        with torch.autocast(device, enabled=False):
+            return method(module, h.float(), *others)
 
     return in_full
 
