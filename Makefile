@@ -56,6 +56,7 @@ clean:
 # What running needs, and what developing needs on top; each stamp is made anew when the requirements change.
 .venv/run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mm3d needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@echo "installing mm3d and PyTorch into .venv, which takes some minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@

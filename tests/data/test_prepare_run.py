@@ -79,7 +79,7 @@ def test_a_folder_of_exams_is_prepared_and_what_failed_is_named(
     for words in ("cut off", "cannot be decoded", "is not DICOM"):
         assert words in reasons
     assert len(rows_of(output / "manifest.csv")) == 3
-    for word in ("exams", "breasts", "views", "findings", "problem", "3 of 4 views"):
+    for word in ("exams", "breasts", "views", "annotations", "problem", "3 of 4 views"):
         assert word in printed.out
     everything = (
         printed.out

@@ -78,7 +78,7 @@ def test_a_finding_without_slice_is_left_out_of_3d_and_so_is_what_hits_it() -> N
     flat, deep = (froc_scores(matched, rule) for rule in ("2D", "3D"))
     assert (sorted(flat.hit.tolist()), flat.false.tolist()) == ([0.8, 0.9], [])
     assert (deep.hit.tolist(), deep.false.tolist()) == ([0.9], [0.7])
-    assert any("1 malignant findings have no slice" in note for note in matched.notes)
+    assert any("1 malignant annotations have no slice" in note for note in matched.notes)
 
 
 def test_without_the_number_of_slices_a_tolerance_must_be_given() -> None:

@@ -136,7 +136,7 @@ def _add_phantom(commands: Commands) -> None:
     option("--system", choices=("hologic", "siemens", "ge", "mixed"), default="hologic", help=vendors)
     option("--malignant", type=share, default=0.4, metavar="P", help="probability that a breast has cancer")
     option("--benign", type=share, default=0.3, metavar="P", help="probability that a breast has only benign findings")
-    contrast = "contrast of findings against fat; 1 is realistic, higher is easier"
+    contrast = "contrast of lesions against fat; 1 is realistic, higher is easier"
     option("--contrast", type=float, default=1.0, metavar="K", help=contrast)
     written = phantom.add_argument_group("output")
     formats = "DICOM files and tables, or prepared views as of 'mm3d prepare'; only these have the options below"

@@ -90,7 +90,7 @@ def _froc(axes: Axes, systems: list[System]) -> None:
                     axes.fill_between(grid, low, high, color=colour, alpha=0.13, linewidth=0)
             recalls = [recall_at(scores, rate) for rate in settings.rates]
             axes.plot(settings.rates, recalls, "o", color=colour, markersize=4.5, markerfacecolor=fill, zorder=3)
-    axes.set(xlabel="False positives per volume", ylabel="Recall of malignant findings", title="FROC")
+    axes.set(xlabel="False positives per volume", ylabel="Recall of malignant annotations", title="FROC")
     rule = f"IoU ≥ {settings.iou:g}; band: 95% over patients, 2D"
     axes.set_title(rule, loc="right", fontsize=7.5, fontweight="normal", color="#666666")
     axes.set(xlim=(0, right), ylim=(0, 1))

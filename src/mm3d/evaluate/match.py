@@ -227,12 +227,12 @@ class MatchedPredictions:
             (left_out, "benign volumes are left out of recall and false positives."),
             (
                 unknown,
-                "malignant findings have no slice, or the number of slices of their volume is not known (then give "
+                "malignant annotations have no slice, or the number of slices of their volume is not known (then give "
                 "--slice-tolerance); 3D leaves them out.",
             ),
             (
                 self.ambiguous,
-                "breasts have several malignant findings in one view, and nothing says which are the same in the "
+                "breasts have several malignant annotations in one view, and nothing says which are the same in the "
                 "other view; each counts as a lesion.",
             ),
             (self.breast_labels == LABELS[None], "breasts have no label; the AUC leaves them out."),

@@ -40,8 +40,9 @@ def _metrics(systems: list[Result], truth: str) -> Table:
     table = Table("", title=f"{truth}: {patients} patients", caption=caption)
     for system in systems:
         table.add_column(system["name"], justify="right")
-    for name in ("volumes", "malignant_findings", "proposals"):
-        table.add_row(name.replace("_", " "), *(f"{count[name]:,}" for count in counts))
+    rows = {"volumes": "volumes", "malignant_findings": "malignant annotations", "proposals": "findings"}
+    for name, label in rows.items():
+        table.add_row(label, *(f"{count[name]:,}" for count in counts))
     for metric in metrics.METRICS:
         table.add_section()
         cells = [_cells(metric, system[metric.name]) for system in systems]

@@ -61,9 +61,9 @@ def _dbtex(matched: MatchedPredictions, _: Draws, notes: list[str]) -> dict[str,
     if matched.modality != "DBT" or not matched.records:
         return None
     if np.isnan(annotations.slices).any() or np.isnan(slice_counts[annotations.volume]).any():
-        needed = "a slice of every finding and the number of slices of its volume"
+        needed = "a slice of every annotation and the number of slices of its volume"
     else:
-        needed = "a slice of every proposal" if np.isnan(findings.slices).any() else ""
+        needed = "a slice of every finding" if np.isnan(findings.slices).any() else ""
     if needed:
         notes.append(f"There is no DBTex score: it needs {needed}.")
         return None

@@ -24,12 +24,12 @@ class Targets:
     """What is known of a batch of B breasts. Only malignant lesions are annotations for the detector: to it, benign
     ones are negatives. Their boxes are here for the map of lesions of the dense stage (`train/dense.py`).
 
-    A view is annotated when all its malignant findings are listed. So every view of a negative or benign breast is
+    A view is annotated when all its malignant lesions are annotated. So every view of a negative or benign breast is
     annotated, with an empty list. A view that is not annotated trains by its label alone.
     """
 
     malignant: Tensor  # (B,) bool: the breast has cancer
-    annotated: Tensor  # (B, V) bool: all malignant findings of the view are listed
+    annotated: Tensor  # (B, V) bool: all malignant lesions of the view are annotated
     boxes: Tensor  # (F, 4) the annotations of all views, xyxy in model pixels
     slices: Tensor  # (F,) the most suspicious slice of each, from 0; -1 where it is not known
     places: Tensor  # (F, 2) the breast and the view of each
@@ -53,7 +53,9 @@ class Targets:
                 )
             where = f"An annotation of breast {breast}, {VIEWS[view]},"
             if not self.malignant[breast]:
-                raise InputError(f"{where} is in a breast that is not malignant: only malignant findings are targets.")
+                raise InputError(
+                    f"{where} is in a breast that is not malignant: only malignant annotations are targets."
+                )
             if not (box[0] < box[2] and box[1] < box[3]):
                 raise InputError(f"{where} has a box without area, {box}: boxes are x1, y1, x2, y2.")
             if z < -1:

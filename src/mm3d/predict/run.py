@@ -323,7 +323,7 @@ class Run:
             say(
                 self.console,
                 f"Wrote {self.output}: {_count(done, 'exam')}{before}{missing}. Marked is what scores at least "
-                f"{point.threshold:g} ({point.source}).{others}",
+                f"{point.threshold:.3g} ({point.source}).{others}",
             )
 
     def _write_lists(self) -> None:

@@ -68,7 +68,8 @@ def run(
     if devices is not None:
         overrides = [*overrides, f"--loop.devices={devices}"]
     config = read_config(path, overrides, start)
-    folder = output or Path("runs") / path.stem
+    of_run = path.name == CONFIG and bool(find_checkpoints(path.parent) or find_checkpoints(path.parent / DENSE))
+    folder = output or (path.parent if of_run else Path("runs") / path.stem)
     console = Console()
     try:
         train(config, folder, resume, console)
@@ -124,7 +125,7 @@ def check_run_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
         return  # nothing was saved yet, so the run may start over
     if not resume:
         raise InputError(f"{folder} holds a run already; continue it with --resume, or give another folder with -o.")
-    remedy = f"resume it with its own configuration ({folder / CONFIG}), or give another folder with -o"
+    remedy = f"resume it as it was with: mm3d train {folder / CONFIG} --resume, or give another folder with -o"
     check_folder(folder, CONFIG, to_dict(config), MAY_DIFFER, remedy)
 
 
@@ -246,6 +247,8 @@ def fit(
     loop, rank, ranks = config.loop, fabric.global_rank, fabric.world_size
     for note in load_checkpoint(state):
         say(console, note)
+    if state.step:
+        say(console, f"{state.learner.stage.capitalize()} continues at step {state.step} of {loop.steps}.")
     model, state.optimiser = fabric.setup(state.learner, state.optimiser)
     batches = read_batches(breasts, config, state.step * loop.accumulate, rank, ranks)
     rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log

@@ -227,10 +227,10 @@ def _show_problems(console: Console, problems: list[Problem]) -> None:
 
 
 def summarise(cohort: Cohort, names: Container[str]) -> Table:
-    """Count exams, breasts, views and findings, over the views of these names."""
+    """Count exams, breasts, views and annotations, over the views of these names."""
     breasts = [breast for breast in cohort.breasts if any(view.name in names for view in breast.views)]
     views = [view for breast in breasts for view in breast.views if view.name in names]
-    findings = [finding for view in views for finding in view.annotations or ()]
+    annotations = [annotation for view in views for annotation in view.annotations or ()]
     labels = Counter(breast.label for breast in breasts)
     table = Table(title=cohort.name, show_header=False)
     rows = {
@@ -243,8 +243,8 @@ def summarise(cohort: Cohort, names: Container[str]) -> Table:
         "  malignant and annotated": sum(b.label == "malignant" and b.annotated for b in breasts),
         "views": len(views),
         "  annotated": sum(view.annotations is not None for view in views),
-        "findings": len(findings),
-        "  malignant findings": sum(finding.malignant for finding in findings),
+        "annotations": len(annotations),
+        "  malignant annotations": sum(annotation.malignant for annotation in annotations),
     }
     for name, count in rows.items():
         table.add_row(name, f"{count:,}")
