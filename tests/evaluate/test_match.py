@@ -97,7 +97,7 @@ def test_a_detector_that_predicts_no_slices_has_no_3d() -> None:
     assert list(found["recall"]) == ["2D"]
     assert found["dbtex"] is None
     assert any("no 3D rule" in note for note in found["notes"])
-    assert any("DBTex score" in note and "every proposal" in note for note in found["notes"])
+    assert any("DBTex score" in note and "every finding" in note for note in found["notes"])
 
 
 def test_findings_of_two_views_are_one_lesion_unless_nobody_can_say() -> None:
