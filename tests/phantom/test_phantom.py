@@ -356,7 +356,7 @@ def test_the_command_writes_a_trial_that_prepare_reads(tmp_path: Path, capsys: p
         assert [line for line in lines if line.startswith(("Error", "Abort"))] == []
     sizes = ["--width", "40", "--length", "80", "--slices", "4"]
     assert main(["prepare", "tables", str(trial), "-o", str(tmp_path / "prepared"), *sizes]) == 0
-    assert "malignant findings" in capsys.readouterr().out
+    assert "malignant annotations" in capsys.readouterr().out
     breasts = read_breasts(tmp_path / "prepared")
     assert [(prepared.breast.label, len(prepared.views)) for prepared in breasts] == [("malignant", 4)] * 2
     for prepared in breasts:
