@@ -382,8 +382,8 @@ def test_the_command_prints_its_account_and_never_overwrites_unasked(
     (tmp_path / "folder.safetensors").mkdir()
     for given, wanted, said in (
         (source, tmp_path / "start.bin", "start.bin must end in .safetensors"),
-        (theirs, theirs, "theirs.safetensors is a folder or the checkpoint itself"),
-        (source, tmp_path / "folder.safetensors", "folder.safetensors is a folder or the checkpoint itself"),
+        (theirs, theirs, "theirs.safetensors is a folder or the file that is read"),
+        (source, tmp_path / "folder.safetensors", "folder.safetensors is a folder or the file that is read"),
         (source, source / "below.safetensors", "below.safetensors cannot be written"),  # a file is no folder
     ):
         assert main(["import-weights", str(given), "-o", str(wanted), "--overwrite"]) == 1

@@ -108,9 +108,9 @@ def test_a_model_that_nobody_chose_is_not_trained() -> None:
 
 def test_unknown_options_of_other_commands_are_still_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        main(["info", "--model.preset", "mini"])
+        main(["info", "--model.preset=mini"])
     assert raised.value.code == 2
-    assert "unrecognized arguments: --model.preset mini" in capsys.readouterr().err
+    assert "unrecognized arguments: --model.preset=mini" in capsys.readouterr().err
 
 
 def test_the_learning_rate_over_the_steps() -> None:
