@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 from pydicom.sequence import Sequence
+from pydicom.sr._concepts_dict import concepts as known_codes
 from pydicom.sr.codedict import codes
 from support.dicom_files import breast, item, mammogram, tomosynthesis, write
 from support.reports import (
@@ -34,6 +35,7 @@ from support.reports import (
 
 from mm3d.output.predictions import Finding
 from mm3d.output.result import ExamResult, ReadProblem
+from mm3d.output.sr import codes as our_codes
 from mm3d.output.sr import write_cad_report, write_measurement_report
 from mm3d.shared.errors import InputError
 
@@ -198,6 +200,19 @@ def test_a_workstation_learns_side_view_and_orientation_of_every_image(trial: li
     assert told == [left[0], left[0], left[1], left[1], right[0], right[0], right[1], right[1]]
     assert looked_at(report, "111063") == [instance(path) for path in trial]
     assert find(report, "111064")[0].ConceptCodeSequence[0].CodeMeaning == "Succeeded"
+
+
+def test_our_codes_are_those_of_the_standard() -> None:
+    """Software goes by the value alone: with a wrong one, a score is something else."""
+    ours = [code for code in vars(our_codes).values() if isinstance(code, our_codes.Code)]
+    assert len(ours) > 60
+    dictionary: Any = known_codes
+    for code in ours:
+        known = [
+            meanings[code.value] for meanings in dictionary.get(code.scheme, {}).values() if code.value in meanings
+        ]
+        standard = {meaning.replace("\u200b", "").removesuffix(" (attribute)") for meaning, _ in known}
+        assert code.meaning in standard or code.scheme == "RFC5646", code  # pydicom has no languages
 
 
 # ---- they belong to the exam ---------------------------------------------------------------------------------------

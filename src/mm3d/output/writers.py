@@ -21,7 +21,7 @@ WRITERS: dict[str, Callable[[ExamResult, Path], None]] = {
     "sr/measurements.dcm": write_measurement_report,
     "sr/cad.dcm": write_cad_report,
 }
-PACKAGES = ("torch", "numpy", "pydicom", "highdicom")  # and the engine, if it is not torch
+PACKAGES = ("torch", "numpy", "pydicom")  # and the engine, if it is not torch
 FILES = (*WRITERS, RECORD)  # run.json comes last: an exam that has one is complete
 
 

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from highdicom.sr.utils import collect_evidence
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.sr.codedict import codes
-from pydicom.sr.coding import Code
 from pydicom.uid import UID, ComprehensiveSRStorage, ExplicitVRLittleEndian, MammographyCADSRStorage
 
 from mm3d.data.dicom.build import item, uid
@@ -25,6 +22,9 @@ from mm3d.data.dicom.header import Header, read_dataset, slices_of
 from mm3d.data.records import Laterality, Position
 from mm3d.output.predictions import Finding
 from mm3d.output.result import ExamResult, ViewResult
+from mm3d.output.sr import codes
+from mm3d.output.sr.codes import Code
+from mm3d.output.sr.content import make_reference, make_text
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -93,10 +93,9 @@ class Sources:
 
     def outcome(self) -> Code:
         """Whether everything was looked at and anything is marked, as a code of CID 6047."""
-        known = codes.cid6047
-        some, none = known.AllAlgorithmsSucceededWithFindings, known.AllAlgorithmsSucceededWithoutFindings
+        some, none = codes.WITH_FINDINGS, codes.WITHOUT_FINDINGS
         if self.result.problems:
-            some, none = known.NotAllAlgorithmsSucceededWithFindings, known.NotAllAlgorithmsSucceededWithoutFindings
+            some, none = codes.NOT_ALL_WITH_FINDINGS, codes.NOT_ALL_WITHOUT_FINDINGS
         return some if self.findings else none
 
     def parameters(self) -> list[str]:
@@ -195,6 +194,13 @@ def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, floa
     return x1, y1, x2, y2
 
 
+def make_algorithm(sources: Sources, relationship: str) -> list[Dataset]:
+    """TID 4019: what made a finding."""
+    texts = [(codes.ALGORITHM_NAME, NAME), (codes.ALGORITHM_VERSION, sources.result.method.version)]
+    texts += [(codes.ALGORITHM_PARAMETERS, text) for text in sources.parameters()]
+    return [make_text(relationship, name, text) for name, text in texts]
+
+
 def write_document(sources: Sources, sop_class: UID, content: Dataset, evidence: list[Dataset], path: Path) -> None:
     """Write a report. `content` is the root of its tree, and `evidence` has all files that the content refers to."""
     number, description = SERIES[sop_class]
@@ -215,14 +221,24 @@ def write_document(sources: Sources, sop_class: UID, content: Dataset, evidence:
     ds.Manufacturer = ds.ManufacturerModelName = NAME
     ds.SoftwareVersions = sources.result.method.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
-    # highdicom could compare the evidence with the content, but not with that of a CAD report. So it is given none.
-    nothing = item(ContentSequence=[])
-    ds.CurrentRequestedProcedureEvidenceSequence, _ = collect_evidence(evidence, nothing, sources.study)
+    ds.CurrentRequestedProcedureEvidenceSequence = [_list_evidence(evidence, sources.study)]
     ds.update(content)
     ds.file_meta = FileMetaDataset()
     ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     with replacing(path) as partial:
         ds.save_as(partial, enforce_file_format=True)
+
+
+def _list_evidence(evidence: list[Dataset], study: str) -> Dataset:
+    """Every file once, by series."""
+    files: dict[str, Dataset] = {}
+    for file in evidence:
+        files.setdefault(file.SOPInstanceUID, file)
+    series: dict[str, list[Dataset]] = {}
+    for file in files.values():
+        series.setdefault(file.SeriesInstanceUID, []).append(make_reference(file))
+    listed = [item(ReferencedSOPSequence=own, SeriesInstanceUID=name) for name, own in series.items()]
+    return item(ReferencedSeriesSequence=listed, StudyInstanceUID=study)
 
 
 def _copy_patient_and_study(source: Dataset, ds: Dataset) -> None:
