@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import ndimage
 from support.dicom_files import breast
 
 from mm3d.data.prepare.geometry import Geometry
-from mm3d.data.prepare.region import bounds, find_outline
+from mm3d.data.prepare.region import bounds, find_largest_body, find_outline
 from mm3d.data.prepare.run import _find_cut_annotations
 from mm3d.shared.errors import InputError
 
@@ -74,3 +75,18 @@ def test_annotations_that_the_crop_cuts_are_counted() -> None:
     assert geometry.visible_share((90, 100, 110, 200)) == pytest.approx(0.5)
     assert geometry.visible_share((0, 0, 50, 50)) == 0
     assert _find_cut_annotations([]) == []
+
+
+def test_the_largest_body_is_that_of_scipy() -> None:
+    """Two bodies that are taken for one would widen the crop; one that falls apart would cut the breast."""
+    random = np.random.default_rng(0)
+    for trial in range(300):
+        mask = random.random(random.integers(1, 40, 2)) < random.random()
+        if trial % 2:
+            mask = ndimage.binary_opening(mask, np.ones((2, 2), dtype=bool))
+        if mask.any():
+            labels, _ = ndimage.label(mask)
+            largest = 1 + np.argmax(np.bincount(labels.ravel())[1:])
+            assert (find_largest_body(mask) == (labels == largest)).all()
+    with pytest.raises(InputError, match="no breast"):
+        find_largest_body(np.zeros((3, 3), dtype=bool))

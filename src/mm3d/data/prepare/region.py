@@ -6,9 +6,11 @@ strips touch the breast and are brighter than it. `find_outline` takes them away
 Then the breast is the largest body that is left, after an opening has cut off what is thin.
 """
 
+from collections.abc import Callable
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from mm3d.shared.errors import InputError
 
@@ -44,12 +46,8 @@ def breast_region(image: Pixels) -> Region:
     step = max(1, max(image.shape) // WORKING_SIDE)
     small = block_median(image, step)
     tissue = small > tissue_threshold(small)
-    opened = ndimage.binary_opening(tissue, structure=np.ones((3, 3), dtype=bool), iterations=2)
-    regions, count = ndimage.label(opened if opened.any() else tissue)
-    if count == 0:
-        raise InputError("no breast was found in the image")
-    largest = 1 + int(np.argmax(np.bincount(regions.ravel())[1:]))
-    rows, columns = np.nonzero(regions == largest)
+    opened = _look_around(_look_around(tissue, np.logical_and), np.logical_or)
+    rows, columns = np.nonzero(find_largest_body(opened if opened.any() else tissue))
     # The opening removed a rim of two pixels of the small image, each `step` pixels wide.
     margin = 3 * step + round(MARGIN * max(image.shape))
     height, width = image.shape
@@ -59,6 +57,41 @@ def breast_region(image: Pixels) -> Region:
         min(width, (int(columns.max()) + 1) * step + margin),
         min(height, (int(rows.max()) + 1) * step + margin),
     )
+
+
+def _look_around(mask: Mask, combine: Callable[[Mask, Mask], Mask]) -> Mask:
+    """Combine each pixel with those up to two pixels away: with "and" this is an erosion, with "or" a dilation."""
+    (rows, columns), padded = mask.shape, np.pad(mask, 2)
+    return reduce(combine, (padded[y : y + rows, x : x + columns] for y in range(5) for x in range(5)))
+
+
+def find_largest_body(mask: Mask) -> Mask:
+    """The largest body of pixels that touch at an edge; the first of equal ones.
+
+    scipy has this, too. But each process would have to import it, which takes longer than the work.
+    """
+    steps = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    width = steps.shape[1]
+    begins, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)  # of the runs of pixels along the rows
+    if not len(begins):
+        raise InputError("no breast was found in the image")
+    body = list(range(len(begins)))  # for each run an earlier one of its body, or itself if it is the first
+
+    def find_first(run: int) -> int:
+        while body[run] != run:
+            body[run] = run = body[body[run]]
+        return run
+
+    firsts, lasts = np.searchsorted(ends, begins - width, "right"), np.searchsorted(begins, ends - width, "left")
+    for run, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+        for above in range(first, last):  # the runs in the row above that touch it
+            one, other = find_first(run), find_first(above)
+            body[max(one, other)] = min(one, other)
+    bodies = np.array([find_first(run) for run in range(len(body))])
+    largest = np.argmax(np.bincount(bodies, weights=ends - begins))
+    found = np.zeros_like(mask)
+    found[mask] = np.repeat(bodies == largest, ends - begins)
+    return found
 
 
 def tissue_threshold(image: Pixels) -> float:
@@ -79,6 +112,8 @@ def block_median(image: Pixels, step: int) -> NDArray[np.float32]:
 
 def find_outline(image: Pixels) -> Mask:
     """Where the breast is in a picture, with a rim of air, but without borders and labels."""
+    from scipy import ndimage  # slow to import, and only pictures need it
+
     step = max(1, max(image.shape) // WORKING_SIDE)
     small = block_median(image, step)
     border = ndimage.binary_dilation(find_borders(small), np.ones((3, 3), dtype=bool))
@@ -91,11 +126,8 @@ def find_outline(image: Pixels) -> Mask:
     reach = OPENING * longer
     margin = int(reach) + 2
     padded = np.pad(tissue, margin)
-    bodies, count = ndimage.label(ndimage.distance_transform_edt(padded) > reach)
-    if count == 0:
-        raise InputError("no breast was found in the image")
-    largest = 1 + int(np.argmax(np.bincount(bodies.ravel())[1:]))
-    distance = ndimage.distance_transform_edt(bodies != largest)[margin:-margin, margin:-margin]
+    body = find_largest_body(ndimage.distance_transform_edt(padded) > reach)
+    distance = ndimage.distance_transform_edt(~body)[margin:-margin, margin:-margin]
     breast = (distance <= reach + RIM * longer) & ~border
     rows, columns = (
         np.minimum(np.arange(side) // step, limit - 1) for side, limit in zip(image.shape, breast.shape, strict=True)
