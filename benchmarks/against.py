@@ -8,8 +8,10 @@ beside an environment that is made with its own constraints. Both stay in build/
 """
 
 import argparse
+import ctypes
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,6 +40,9 @@ model = { preset = "paper", recompute = true }
 data.train = [{ folder = "full", input = "volume" }]
 loop = { steps = 1, batch = 1 }
 """
+# On Linux, processes whose parent has ended become our children, so that what they used can be counted.
+PR_SET_CHILD_SUBREAPER = 36
+ORPHANS_ARE_OURS = sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 INTRODUCTION = """Written by `make bench BASE=<commit>`: commit {} against {}, with the command line of both, in turn.
 Time on processors is that of all processes of a command together. Other programs on the machine disturb it less."""
 
@@ -74,12 +79,24 @@ class Tree:
             process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=output, stderr=output)
             _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it also says what was used
             seconds = time.perf_counter() - start
+            usages = [usage, *_wait_for_orphans()]
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode:
                 output.seek(0)
                 sys.exit(f"{' '.join(command)} ended with exit code {process.returncode}:\n{output.read()}")
-        gigabytes = usage.ru_maxrss / 2 ** (30 if sys.platform == "darwin" else 20)
-        return Cost(seconds, usage.ru_utime + usage.ru_stime, gigabytes)
+        gigabytes = max(one.ru_maxrss for one in usages) / 2 ** (30 if sys.platform == "darwin" else 20)
+        return Cost(seconds, sum(one.ru_utime + one.ru_stime for one in usages), gigabytes)
+
+
+def _wait_for_orphans() -> list[resource.struct_rusage]:
+    """What processes used that a command left behind. Its server of workers (shared/workers.py) ends just after it."""
+    usages = []
+    while ORPHANS_ARE_OURS:
+        try:
+            usages.append(os.wait3(0)[2])
+        except ChildProcessError:
+            break
+    return usages
 
 
 def open_base(commit: str, folder: Path) -> Tree:

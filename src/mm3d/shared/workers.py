@@ -3,18 +3,22 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from mm3d.shared.errors import InputError, describe_error
 
-# A fresh interpreter for every worker: it shares no state with the parent, and works alike on every system.
-CONTEXT = multiprocessing.get_context("spawn")
+# Workers share no state with the parent. On Linux they are forked from a server: a fresh interpreter that has imported
+# once what they all need. Elsewhere forks are not safe, so each worker is a fresh interpreter itself.
+SERVER = sys.platform == "linux"
+CONTEXT: Any = multiprocessing.get_context("forkserver" if SERVER else "spawn")
 # There is a worker for every core, so each has one thread. Sums then do not depend on the number of threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -97,7 +101,7 @@ class Workers:
             if worker is None:
                 if len(self.workers) == self.count:
                     return
-                worker = _start_worker()
+                worker = _start_worker(self.waiting[0])
                 self.workers.append(worker)
             task = self.waiting.popleft()
             worker.task, worker.deadline = task, time.monotonic() + task.seconds
@@ -128,24 +132,41 @@ class Workers:
         self.workers.remove(worker)
 
 
-def _start_worker() -> _Worker:
-    """Start a process with one thread that ignores Ctrl-C, which is the parent's to handle, from the beginning."""
+def start_server(module: str) -> None:
+    """Let the server of the workers import a module, if it does not run yet. This does not wait for it."""
+    if SERVER:
+        from multiprocessing import forkserver
+
+        with _as_workers():
+            CONTEXT.set_forkserver_preload([module])
+            forkserver.ensure_running()
+
+
+def _start_worker(task: Task) -> _Worker:
+    start_server(task.function.__module__)
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+    with _as_workers():
+        process.start()
+    theirs.close()
+    return _Worker(ours, process)
+
+
+@contextmanager
+def _as_workers() -> Iterator[None]:
+    """A process that is started in this block has one thread, and ignores Ctrl-C, which is the parent's to handle."""
     in_main_thread = threading.current_thread() is threading.main_thread()  # No other thread may set signals.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
     before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
     os.environ.update(ONE_THREAD)
     try:
-        process.start()
+        yield
     finally:
         for name in ONE_THREAD:
             del os.environ[name]
         os.environ.update(before)
         if in_main_thread:
             signal.signal(signal.SIGINT, handler)
-    theirs.close()
-    return _Worker(ours, process)
 
 
 def _serve(connection: Connection) -> None:
