@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,8 +11,9 @@ from typing import Any
 
 import torch
 from preparation import COLUMNS, FRAMES, ROWS, volume
-from timing import Row, in_its_own_process
+from timing import Row, in_its_own_process, seconds_of_each
 
+from mm3d.cli import DEMO_SEED
 from mm3d.cli.demo import make_exam
 from mm3d.model import weights
 from mm3d.model.config import PRESETS
@@ -21,17 +23,25 @@ from mm3d.shared.config import to_dict
 
 PARTS = ("start", "read", "model", "outputs")
 OTHERS = ("start", "read", "outputs")
+ROUNDS = 5
 
 
 def rows() -> list[Row]:
     found = in_its_own_process(__file__)
+    command, torch_alone = found["demo"]
     return [
+        Row(
+            "`mm3d predict` on the demo's exam (4 volumes, weights dbt), against a Python that only imports torch",
+            f"{command / torch_alone:.2f}x",
+            "at most 2.5x",
+            f"wall time of the command: {command:.2f} s against {torch_alone:.2f} s, the best of {ROUNDS} in turn",
+        ),
         Row(
             "`mm3d predict` on a mini exam (4 volumes, preset mini) by part",
             _parts(found["mini"]),
             "reported",
-            "start is Python, torch and the weights; read decodes and prepares in worker processes; outputs are the "
-            "report, both structured reports and the lists",
+            "start is Python, and what torch and the weights take beyond the reading; read decodes and prepares in "
+            "worker processes; outputs are the report, both structured reports and the lists",
         ),
         Row(
             f"Parts of `mm3d predict` other than the model, full-size exam (4 volumes of {FRAMES} x {ROWS} x "
@@ -49,17 +59,34 @@ def _parts(seconds: dict[str, float]) -> str:
     return f"{total:.0f} s: {shares}"
 
 
-def measure() -> dict[str, dict[str, float]]:
+def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        make_exam(folder / "demo", DEMO_SEED, "mini")
         make_exam(folder / "mini", 1, "mini")
         for side in ("L", "R"):
             for view in ("CC", "MLO"):
                 volume(folder / "full" / f"{side}{view}.dcm", side, view, study="1.2.3")
         return {
+            "demo": _compare_with_torch(folder),
             "mini": _predict(folder, "mini", "mini"),
             "full": _predict(folder, "full", "paper", chunk=1),  # a slice at a time, or the memory does not suffice
         }
+
+
+def _compare_with_torch(folder: Path) -> list[float]:
+    """Seconds of the command on the demo's exam, and of a Python that only imports torch."""
+    output = folder / "demo-out"
+
+    def predict() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+        _run("-m", "mm3d", "predict", folder / "demo", "-o", output)
+
+    return seconds_of_each(predict, lambda: _run("-c", "import torch"), rounds=ROUNDS)
+
+
+def _run(*words: str | Path) -> None:
+    subprocess.run([sys.executable, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
 def _predict(folder: Path, scale: str, preset: str, **changes: Any) -> dict[str, float]:
@@ -70,8 +97,7 @@ def _predict(folder: Path, scale: str, preset: str, **changes: Any) -> dict[str,
     weights.save(model, path, {"input": "volume", "prepare": to_dict(PREPARED[scale])})
     del model  # the prediction needs the memory
     output = folder / f"{scale}-out"
-    command = [sys.executable, "-m", "mm3d", "predict", str(folder / scale), "-o", str(output), "--weights", str(path)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    _run("-m", "mm3d", "predict", folder / scale, "-o", output, "--weights", path)
     seconds: dict[str, float] = json.loads((output / "run.json").read_text())["seconds"]
     return seconds
 

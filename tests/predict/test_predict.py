@@ -11,19 +11,20 @@ from support.blobs import SLICES, STORED, write_blobs
 from support.examples import TINY, build
 
 from mm3d.cli import main
-from mm3d.data.inputs import InputName, prepared_breasts, read_image, stack
+from mm3d.data.batches import stack
+from mm3d.data.inputs import InputName, prepared_breasts, read_image
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import read
 from mm3d.predict.detect import (
     SLICES_AT_ONCE,
-    PredictSettings,
     ViewProposals,
     predict_breast,
     suppress,
     suspicion_map,
     unite,
 )
+from mm3d.predict.settings import PredictSettings
 
 ALL = PredictSettings(nms=1.0)
 

@@ -61,7 +61,7 @@ def test_every_mistake_is_named(data: object, message: str) -> None:
 
 def test_a_misspelt_choice_is_refused_when_made_in_python_too() -> None:
     with pytest.raises(InputError, match="'fusion' must be one of weighted"):
-        ModelConfig(fusion="wieghted")
+        ModelConfig(fusion="wieghted")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'backbone'"):
         ModelConfig(backbone="resnet50")  # type: ignore[arg-type]
 

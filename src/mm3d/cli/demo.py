@@ -18,8 +18,8 @@ from mm3d.output.record import read_record
 from mm3d.output.writers import FILES
 from mm3d.phantom.dicom import write_view
 from mm3d.phantom.trial import Trial, draw_case, render_breast
-from mm3d.predict.detect import PredictSettings
 from mm3d.predict.run import Options, clear_results, predict_exams
+from mm3d.predict.settings import PredictSettings
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing

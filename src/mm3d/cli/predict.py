@@ -108,8 +108,8 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
 def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
-    from mm3d.predict.detect import PredictSettings
     from mm3d.predict.run import Options, run
+    from mm3d.predict.settings import PredictSettings
 
     options = Options(
         settings=PredictSettings(nms=arguments.nms, scores=arguments.scores, join=arguments.join),

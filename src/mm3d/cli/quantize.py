@@ -24,8 +24,9 @@ from mm3d.model.quantize import quantize
 from mm3d.output.predictions import BreastPrediction, Finding
 from mm3d.phantom.run import PREPARED, make_trial
 from mm3d.phantom.trial import Trial
-from mm3d.predict.detect import PredictSettings, predict_breast
+from mm3d.predict.detect import predict_breast
 from mm3d.predict.run import Options, choose_input
+from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError

@@ -7,23 +7,21 @@
     msp     maximum suspicion projection: each pixel is taken from the slice where a detector of slices suspects most
     ffdm    the mammogram
 
-All inputs but volume have one slice. Images are (S, H, W) float32, grey values from 0 to 1, air 0. `stack` puts the
+All inputs but volume have one slice. Images are (S, H, W) float32, grey values from 0 to 1, air 0. `batches` puts the
 images of several breasts into the batch that the model takes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, read_breasts
 from mm3d.data.records import Annotation, Modality
-from mm3d.model.detector import VIEWS, Breasts
 from mm3d.shared.errors import InputError
 
 InputName = Literal["volume", "slices", "mip", "hm", "msp", "ffdm"]
@@ -143,7 +141,7 @@ def find_repeated_slice(s: int, own: int, slice_count: int) -> int:
     return (2 * s + 1) * slice_count // (2 * own)
 
 
-# From prepared breasts to batches
+# Of prepared breasts
 
 
 def prepared_breasts(folder: Path, split: str | None, modality: Modality) -> list[PreparedBreast]:
@@ -175,22 +173,3 @@ def training_histogram(folder: Path, split: str | None) -> Histogram:
         split = None
     breasts = prepared_breasts(folder, split, modality_of("ffdm"))
     return mean_histogram(grey(view.image()) for breast in breasts for view in breast.views)
-
-
-def stack(pairs: Sequence[ImagePair]) -> Breasts:
-    """Put the images of B breasts, which all have one number of slices, into one batch, padded with air to one size."""
-    shapes = [image.shape for pair in pairs for image in pair if image is not None]
-    if len({shape[0] for shape in shapes}) != 1:
-        raise InputError(f"A batch has images of one slice count, not of {sorted({shape[0] for shape in shapes})}.")
-    S, H, W = (max(sizes) for sizes in zip(*shapes, strict=True))
-    images = torch.zeros(len(pairs), len(VIEWS), S, H, W)
-    sizes = torch.zeros(len(pairs), len(VIEWS), 2, dtype=torch.long)
-    present = torch.zeros(len(pairs), len(VIEWS), dtype=torch.bool)
-    for b, pair in enumerate(pairs):
-        for v, image in enumerate(pair):
-            if image is not None:
-                height, width = image.shape[1:]
-                images[b, v, :, :height, :width] = torch.from_numpy(image)
-                sizes[b, v] = torch.tensor([height, width])
-                present[b, v] = True
-    return Breasts(images, sizes, present)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mm3d.data.inputs import InputName, modality_of
 from mm3d.data.records import Modality
-from mm3d.model.fusion import FusionName
+from mm3d.model.config import FusionName
 from mm3d.phantom.run import VERSION as TRIAL_VERSION
 from mm3d.phantom.trial import Trial
 from mm3d.shared.config import from_dict, to_dict

@@ -2,9 +2,5 @@
 
 Read in the order of the paper: `detector` (the whole), `backbone`, `roi_align`, `head` (Eq. 1, 3, 5), `fusion` (Eq. 6
 and the ablations), `scores` (multi-instance learning), `losses` (Eq. 7). Then come `weights` and
-`import_checkpoint`. `memory` and `engines` save memory and time; the method can be read without them.
+`import_checkpoint`. `empty`, `memory` and `engines` save memory and time; the method can be read without them.
 """
-
-from mm3d.model.engines import avoid_broken_amx
-
-avoid_broken_amx()  # before the first matrix multiplication

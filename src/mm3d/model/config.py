@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mm3d.model.fusion import FusionName
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
 
 GROUPS = 8  # of GroupNorm
 EngineName = Literal["torch", "openvino"]
+FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
 PrecisionName = Literal["auto", "float32", "bfloat16"]
 
 

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from mm3d.model.backbone import Backbone
 from mm3d.model.boxes import from_cxcywh
 from mm3d.model.config import EngineName, ModelConfig, PrecisionName
-from mm3d.model.engines import OpenVINOBackbone, fold_batch_norms, round_to_bfloat16
+from mm3d.model.engines import OpenVINOBackbone, avoid_broken_amx, fold_batch_norms, round_to_bfloat16
 from mm3d.model.head import CascadeHead, Proposals
 from mm3d.model.int8 import ONLY_OPENVINO, Int8Backbone
 from mm3d.model.memory import build_pyramid
 from mm3d.model.scores import mean_logit, noisy_or_logit
 from mm3d.shared.errors import InputError
+
+avoid_broken_amx()  # before the first matrix multiplication
 
 VIEWS = ("CC", "MLO")  # V, in this order
 ABSENT_LOGIT = -100.0  # of the proposals of a view that is absent: a score of zero

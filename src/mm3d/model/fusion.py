@@ -2,21 +2,17 @@
 
 `WeightedAverage`, `MeanPool` and `MaxPool` have no parameters: this is where M&M becomes M&M-3D. The other three are
 the paper's "complex" variants, whose parameters have to be learned from tomosynthesis. To add a fusion, write its class
-and its line in the table `FUSIONS`, at the end.
+and its line in the table `FUSIONS`, at the end; then add its name to `FusionName` (config.py).
 """
-
-from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from mm3d.model.config import FusionName, ModelConfig
 from mm3d.model.memory import attend_to_slices
 from mm3d.model.roi_align import POSITIONS
 from mm3d.shared.errors import InputError
-
-if TYPE_CHECKING:
-    from mm3d.model.config import ModelConfig
 
 Fused = tuple[Tensor, Tensor | None, Tensor]
 
@@ -31,7 +27,7 @@ class Fusion(nn.Module):
     no w; z (M, N), the most suspicious slice from 0 to S - 1.
     """
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
 
@@ -76,7 +72,7 @@ class TimeSform(Fusion):
     pooling, and pretrained weights keep their meaning.
     """
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.position = nn.Parameter(torch.randn(POSITIONS, config.channels) * 0.02)
         self.attention = nn.MultiheadAttention(config.channels, config.attention_heads, batch_first=True)
@@ -99,7 +95,7 @@ class TimeSform(Fusion):
 class QuerySummary(Fusion):
     """Eq. 9: a learned query for each proposal attends to the slices. Its attention weights are w."""
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.query = nn.Parameter(torch.randn(config.proposals, config.channels))
         self.attention = nn.MultiheadAttention(config.channels, config.attention_heads, batch_first=True)
@@ -116,7 +112,7 @@ class QuerySummary(Fusion):
 class MLPRegress(Fusion):
     """Eq. 10: an MLP over the features of all slices, and a regression of the slice z from its result."""
 
-    def __init__(self, config: "ModelConfig") -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.mlp = nn.Sequential(
             nn.Linear(config.slices * config.channels, config.channels),
@@ -137,7 +133,7 @@ class MLPRegress(Fusion):
         return h, None, self.regress(h)[..., 0].float().sigmoid() * (S - 1)
 
 
-FUSIONS: dict[str, type[Fusion]] = {
+FUSIONS: dict[FusionName, type[Fusion]] = {
     "weighted": WeightedAverage,
     "mean": MeanPool,
     "max": MaxPool,
@@ -145,8 +141,3 @@ FUSIONS: dict[str, type[Fusion]] = {
     "query": QuerySummary,
     "mlp": MLPRegress,
 }
-
-if TYPE_CHECKING:
-    FusionName = str
-else:
-    FusionName = Literal[tuple(FUSIONS)]  # so that settings are checked against the table

@@ -1,23 +1,25 @@
-"""Weights files: safetensors with a header that says how to build the model and where the weights come from."""
+"""Weights files: safetensors with a header that says how to build the model and where the weights come from.
+
+A header is read without importing torch, which takes a second.
+"""
 
 import json
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from mm3d.model.config import ModelConfig
-from mm3d.model.detector import Detector
-from mm3d.model.int8 import CONSTANTS, GRAPH, Int8Backbone
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mm3d.model.detector import Detector
 
 HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
 BODY = "backbone.body."  # how the names of a backbone's tensors begin, without the feature pyramid
@@ -58,7 +60,7 @@ class Transfer:
 
 
 def save(
-    model: Detector,
+    model: "Detector",
     path: Path | str,
     provenance: dict[str, Any],
     intended_use: str = RESEARCH_ONLY,
@@ -79,6 +81,8 @@ def save(
     only_body : bool
         Write only the body of the backbone. A training may start from such a file, with any heads.
     """
+    from mm3d.model.int8 import Int8Backbone
+
     path = Path(path)
     if model.only_for_inference:
         raise InputError(f"{path} was not written: this model is a copy for inference; save the one it was made from.")
@@ -89,8 +93,10 @@ def save(
     save_tensors(tensors, path, {HEADER: json.dumps(to_dict(header))})
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+def save_tensors(tensors: "dict[str, Tensor]", path: Path, metadata: dict[str, str]) -> None:
     """Write tensors. An existing file is replaced only when the new one is complete."""
+    from safetensors.torch import save as serialise
+
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path) as partial:
@@ -100,7 +106,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         raise InputError(f"{path} cannot be written ({error.strerror}); make room, or choose another place.") from error
 
 
-def load(path: Path | str, chunk: int | None = None) -> Detector:
+def load(path: Path | str, chunk: int | None = None) -> "Detector":
     """Build the model that a weights file describes, with its weights.
 
     2D weights are 3D weights: the model takes any number of slices (with the fusion "mlp", up to `config.slices`).
@@ -117,14 +123,16 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
     Detector
         On the CPU, in training mode.
     """
+    from mm3d.model.empty import build_empty
+    from mm3d.model.int8 import CONSTANTS, GRAPH, Int8Backbone
+
     path = Path(path)
     config = read_header(path).config
     if has_only_body(path):
         raise InputError(
             f"{path} has only the body of a backbone; start a training from it: mm3d train --start {path}."
         )
-    with _WithoutStartValues():
-        model = Detector(config if chunk is None else replace(config, chunk=chunk))
+    model = build_empty(config if chunk is None else replace(config, chunk=chunk))
     state = _read_tensors(path)
     if {GRAPH, CONSTANTS} <= state.keys():
         model.backbone = Int8Backbone(model.backbone, state[GRAPH], state[CONSTANTS])
@@ -136,27 +144,14 @@ def load(path: Path | str, chunk: int | None = None) -> Detector:
     return model
 
 
-class _WithoutStartValues(TorchFunctionMode):
-    """Random start values are not drawn, because what they would fill is replaced.
-
-    Tensors on "meta" would do the same. But for these, torch imports its compiler, which takes as long as all of torch.
-    """
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function is torch.randn:
-            return torch.empty(*args, **kwargs)
-        if getattr(function, "__name__", "").endswith(("normal_", "uniform_")):
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **kwargs)
-
-
-def start_from(model: Detector, path: Path | str) -> Transfer:
+def start_from(model: "Detector", path: Path | str) -> Transfer:
     """Load the tensors that a model shares with a weights file. The model's other tensors keep their values.
 
     This is how FFDM weights enter M&M-3D (all tensors load), a fusion with its own parameters (which are new), or the
     body of a backbone enters any detector.
     """
+    from mm3d.model.int8 import GRAPH
+
     path = Path(path)
     read_header(path)
     state, own = _read_tensors(path), model.state_dict()
@@ -238,12 +233,12 @@ def name_of(path: Path) -> str:
     return f"{path.resolve().parent.name}/{path.stem}" if path.stem in ("best", "last") else path.stem
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, framework: str = "numpy") -> Any:
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{path} {wrong}; give the path of a weights file.")
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework=framework)
     except SafetensorError as error:
         raise InputError(
             f"{path} is not a complete safetensors file ({error}); download or write it again, or bring weights of "
@@ -251,6 +246,6 @@ def _open(path: Path) -> Any:
         ) from error
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    with _open(path) as file:
+def _read_tensors(path: Path) -> "dict[str, Tensor]":
+    with _open(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no dictionary)

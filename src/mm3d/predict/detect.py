@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mm3d.data.batches import stack
 from mm3d.data.inputs import (
     Histogram,
     ImagePair,
@@ -21,7 +21,6 @@ from mm3d.data.inputs import (
     has_slices,
     read_image,
     repeat_slices,
-    stack,
     suspicion_projection,
     visible_range,
 )
@@ -35,8 +34,7 @@ from mm3d.model.engines import require_bfloat16
 from mm3d.model.scores import mean_logit
 from mm3d.model.weights import load
 from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
-from mm3d.shared.config import check
-from mm3d.shared.errors import InputError
+from mm3d.predict.settings import PredictSettings
 from mm3d.shared.files import replacing
 
 FloatArray = NDArray[np.float64]
@@ -44,29 +42,6 @@ IntArray = NDArray[np.int64]
 UNION_IOU = 0.5  # of boxes in 3D that are united
 UNION_RATIO = 10.0  # of their scores, at most
 SLICES_AT_ONCE = 8  # with input slices, where every slice is a breast of its own
-
-
-@dataclass(frozen=True)
-class PredictSettings:
-    """How the model's proposals become findings and scores.
-
-    Parameters
-    ----------
-    nms : of the proposals of a view whose IoU exceeds this, only the best is kept; 1: all are kept.
-    scores : "model": a view's score is the noisy-or of its proposals, a breast's the mean over its views;
-        "max": the highest proposal, the highest view.
-    join : how the slices of input slices are put together. "best": of overlapping boxes the best is kept, as within a
-        view (the paper does not say which rule it used); "union": boxes that overlap in 3D are united (Buda's code).
-    """
-
-    nms: float = 0.3
-    scores: Literal["model", "max"] = "model"
-    join: Literal["best", "union"] = "best"
-
-    def __post_init__(self) -> None:
-        check(self)
-        if not 0 <= self.nms <= 1:
-            raise InputError(f"nms = {self.nms} must be from 0 to 1.")
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,19 @@
-"""Exams: find them in DICOM files, choose their views, read the images, detect, and put all in an `ExamResult`."""
+"""Exams: find them in DICOM files, choose their views, read the images, detect, and put all in an `ExamResult`.
+
+To import torch and to load a model takes as long as to read an exam. So both are done at once: until the images are
+read, nothing here imports torch, and the model is a `Future`.
+"""
 
 import hashlib
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +25,13 @@ from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.data.prepare.run import prepare_breasts
 from mm3d.data.records import Breast, Modality, View
-from mm3d.model.detector import Detector
 from mm3d.output.predictions import Finding, ViewPrediction
 from mm3d.output.result import ExamResult, Method, ReadProblem, ViewResult
-from mm3d.predict.detect import PredictSettings, predict_breast
+from mm3d.predict.settings import PredictSettings
 from mm3d.shared.errors import InputError
+
+if TYPE_CHECKING:
+    from mm3d.model.detector import Detector
 
 KINDS: dict[Modality, str] = {"DBT": "volume", "FFDM": "mammogram"}
 LEFT_OUT = {  # what and why, by the reason for which a file is not used, or "copy"
@@ -58,7 +66,7 @@ class Exam:
 class Setup:
     """How all breasts of a run are predicted."""
 
-    model: Detector
+    load_model: "Callable[[], Detector]"  # imports torch
     input: InputName
     histogram: Histogram | None
     settings: PredictSettings
@@ -154,17 +162,19 @@ def _choose_views(
     return tuple(chosen), notes
 
 
-def predict_exam(exam: Exam, setup: Setup, work: Path, seconds: Mapping[str, float]) -> ExamResult:
+def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path, start_seconds: float) -> ExamResult:
     """Predict an exam. `work` is a folder for prepared images; they must stay until the result is written.
 
-    `seconds` says how long the run took before its first exam.
+    `start_seconds` says how long the run took before its first exam.
     """
     began = time.perf_counter()
     breasts, failures = _read_images(exam, setup, work)
     read = time.perf_counter()
-    predictions = [
-        predict_breast(setup.model, breast, setup.input, setup.histogram, setup.settings) for breast in breasts
-    ]
+    detector = model.result()
+    from mm3d.predict.detect import predict_breast  # only now, because it imports torch
+
+    loaded = time.perf_counter()
+    predictions = [predict_breast(detector, breast, setup.input, setup.histogram, setup.settings) for breast in breasts]
     detected = time.perf_counter()
     views: list[ViewResult] = []
     for breast, prediction in zip(breasts, predictions, strict=True):
@@ -177,7 +187,7 @@ def predict_exam(exam: Exam, setup: Setup, work: Path, seconds: Mapping[str, flo
         patient=known.get("PatientID") or predictions[0].patient,
         views=tuple(views),
         breast_scores={breast.laterality: breast.score or 0.0 for breast in predictions},
-        method=setup.method,
+        method=replace(setup.method, device=str(detector.proposal_boxes.device)),
         predicted_at=datetime.now(),
         code=exam.code,
         title=" · ".join(filter(None, (known.get(name) for name in IDENTIFIERS[:3]))),
@@ -185,7 +195,7 @@ def predict_exam(exam: Exam, setup: Setup, work: Path, seconds: Mapping[str, flo
         notes=exam.notes,
         files={"count": len(exam.headers), "stamp": exam.stamp},
         other_files=exam.other_files,
-        seconds={**seconds, "read": read - began, "model": detected - read},
+        seconds={"start": start_seconds + loaded - read, "read": read - began, "model": detected - loaded},
     )
 
 

@@ -11,28 +11,34 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.geometry import PrepareSettings
+from mm3d.data.prepare.run import start_workers
 from mm3d.model import weights
 from mm3d.model.config import EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
 from mm3d.output.record import RECORD, read_record, write_record
 from mm3d.output.result import ExamResult, Method, OperatingPoint
 from mm3d.output.writers import FILES, write_results
-from mm3d.predict.detect import PredictSettings, load_model, predict_breast, project
 from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam
+from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import check_settings, partial_path, remove_partial
 from mm3d.shared.workers import worker_count
+
+if TYPE_CHECKING:
+    from mm3d.model.detector import Detector
 
 DEFAULT = 0.5  # the threshold if nobody gives one: no choice was made, and every output says so
 
@@ -82,6 +88,8 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
 
 def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     """Predict every breast of a prepared folder. Returns the exit code."""
+    from mm3d.predict.detect import load_model, predict_breast, project
+
     path = weights.find(options.weights)
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
@@ -116,7 +124,7 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
             raise InputError(f"{output} is inside {path}, which is read; give another folder with -o.")
     console = Console()
     with console.status("looking for exams"):
-        setup = load_setup(options)
+        setup = make_setup(options)
         archive = find_exams(given, modality_of(setup.input), options.identifiers)
     if not archive.exams:
         why = f" ({archive.problems[0].reason})" if archive.problems else ""
@@ -146,8 +154,8 @@ def choose_engine(options: Options, header: weights.WeightsHeader) -> tuple[Engi
     return options.engine or "openvino", header.precision
 
 
-def load_setup(options: Options) -> Setup:
-    """Load the weights and settle every setting for DICOM exams."""
+def make_setup(options: Options) -> Setup:
+    """Settle every setting for DICOM exams. Of the weights, only the header is read."""
     path = weights.find(options.weights)
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
@@ -156,21 +164,32 @@ def load_setup(options: Options) -> Setup:
     prepare = _choose_preparation(path, header, options.preparation or {})
     point = choose_operating_point(options.threshold, options.operating_point, header)
     engine, precision = choose_engine(options, header)
-    model = load_model(path, options.chunk, engine, options.precision)
     method = Method(
         weights=weights.name_of(path),
         intended_use=header.intended_use,
         operating_point=point,
-        weights_hash=hashlib.sha256(path.read_bytes()).hexdigest(),
+        weights_hash=_hash_file(path),
         input=chosen,
         engine=engine,
         precision=precision,
-        device=str(model.proposal_boxes.device),
         prepare=to_dict(prepare),
         predict=to_dict(options.settings),
         identifiers=options.identifiers,
     )
-    return Setup(model, chosen, histogram, options.settings, prepare, worker_count(options.jobs), method)
+    jobs = worker_count(options.jobs)
+    load = partial(_load_model, path, options.chunk, engine, options.precision)
+    return Setup(load, chosen, histogram, options.settings, prepare, jobs, method)
+
+
+def _load_model(*arguments: Any) -> "Detector":
+    from mm3d.predict.detect import load_model
+
+    return load_model(*arguments)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _choose_preparation(path: Path, header: weights.WeightsHeader, given: dict[str, Any]) -> PrepareSettings:
@@ -244,7 +263,9 @@ class Run:
         say(self.console, f"Weights {method.weights}: {method.intended_use}")
         for remark in sorted({remark for exam in self.archive.exams for remark in self._remarks(exam)}):
             say(self.console, f"note: {remark}")
-        self._write_lists()
+        if not self.single:
+            self.model.result()  # if the weights are wrong, nothing may stay behind that says they were used
+            self._write_lists()
         for problem in self.archive.problems:
             say(self.console, f"problem: {problem.reason}")
         with show_progress(self.console, "predicting", len(self.archive.exams)) as advance:
@@ -254,6 +275,15 @@ class Run:
         self._write_lists()
         self._say_end()
         return 1 if self.failures or self.problems else 0
+
+    @cached_property
+    def model(self) -> "Future[Detector]":
+        """The model. It is loaded in a thread of its own, while worker processes read the first exam."""
+        start_workers()  # before torch: while it is imported, this thread hardly runs
+        loader = ThreadPoolExecutor(max_workers=1)
+        model = loader.submit(self.setup.load_model)
+        loader.shutdown(wait=False)
+        return model
 
     def _remarks(self, exam: Exam) -> list[str]:
         """A sentence if the operating point was chosen on images of another kind."""
@@ -269,10 +299,11 @@ class Run:
                 self.skipped += 1
                 return
             clear_results(folder)
-            result = predict_exam(exam, self.setup, hidden / "images", {"start": start_seconds})
+            result = predict_exam(exam, self.setup, self.model, hidden / "images", start_seconds)
             write_results(result, hidden / "results")
             place_results(hidden / "results", folder)
         except Exception as error:
+            self.model.result()  # if the weights are wrong, it is not the exam's fault, and the run ends
             paths = [*exam.headers, *(path for problem in exam.problems for path in problem.files)]
             self._fail(exam, hide_paths(describe_error(error), paths, self.setup.method.identifiers))
         else:

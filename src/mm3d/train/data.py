@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mm3d.data.batches import stack
 from mm3d.data.inputs import (
     Histogram,
     Image,
@@ -28,7 +29,6 @@ from mm3d.data.inputs import (
     is_visible,
     read_image,
     repeat_slices,
-    stack,
 )
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.model.detector import Breasts

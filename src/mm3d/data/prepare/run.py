@@ -22,7 +22,7 @@ from mm3d.data.records import Breast, Cohort, Problem, View
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import partial_path, remove_partial
-from mm3d.shared.workers import Outcome, Task, Workers, worker_count
+from mm3d.shared.workers import Outcome, Task, Workers, start_server, worker_count
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames; no real file takes that long
 SECONDS_PER_FRAME = 30.0
@@ -130,6 +130,11 @@ def _share_out(job: _Job, outcome: Outcome, workers: Workers, jobs: int) -> None
         slices = range(part * S // job.unfinished_parts, (part + 1) * S // job.unfinished_parts)
         arguments = (job.headers, job.plan, job.partial, slices, job.display_slices)
         workers.submit(Task(job, fill_view, arguments, SECONDS_PER_FRAME * frames), first=True)
+
+
+def start_workers() -> None:
+    """Let the worker processes import what they need. This does not wait for them."""
+    start_server(begin_view.__module__)
 
 
 def prepare_breasts(
