@@ -161,6 +161,30 @@ def test_rows_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
     assert "does not name its file" in why["DBT-P00002 S1 lcc"]
 
 
+def test_of_several_labels_none_is_lent_to_a_repeat(tmp_path: Path) -> None:
+    download(tmp_path, {"lcc": "Cancer", "lcc2": "", "rcc": "Normal"})
+    append(tmp_path / "BCS-DBT-labels-train-v2.csv", f"DBT-P00001,S1,lcc,{ONE_HOT['Normal']}")
+    cohort = bcs_dbt.read(tmp_path)
+    assert list(by_name(cohort)) == ["rcc"]
+    assert all("several rows" in reasons(cohort)[name] for name in ("lcc", "lcc2"))
+
+
+def test_rows_far_apart_belong_to_one_view(tmp_path: Path) -> None:
+    """Tables are read in blocks of rows."""
+    keys = [f"P{number},S1,lcc" for number in range(1300)]
+    write_csv(tmp_path / "BCS-DBT-file-paths-train.csv", tables.FILE_PATHS, *(f"{key},a,a" for key in keys))
+    labels = [f"{key},{ONE_HOT['Cancer' if key == keys[7] else 'Normal']}" for key in reversed(keys)]
+    write_csv(tmp_path / "BCS-DBT-labels-train.csv", tables.LABELS, *labels, f"{keys[3]},{ONE_HOT['Normal']}")
+    box = f"{keys[7]},0,3,0,0,5,5,cancer,0,49"
+    far = [f"P{number},S1,rcc,0,3,0,0,5,5,cancer,0,49" for number in range(1300)]
+    write_csv(tmp_path / "BCS-DBT-boxes-train.csv", tables.BOXES, box, *far, box)
+    views, problems, _ = bcs_dbt.read_tables(bcs_dbt.newest_tables(tmp_path.glob("*.csv")))
+    found = {view.key.patient: len(view.annotations or ()) for view in views}
+    assert len(found) == 1299
+    assert (found["P7"], sum(found.values())) == (2, 2)
+    assert [problem.subject for problem in problems[:2]] == ["P3 S1 lcc", "P0 S1 rcc"]
+
+
 def test_known_mislabelled_views_are_left_out(tmp_path: Path) -> None:
     download(tmp_path, {"lcc": "Normal", "lmlo": "Normal", "rcc": "Normal"}, patient="DBT-P03027")
     cohort = bcs_dbt.read(tmp_path)

@@ -10,7 +10,7 @@ from support.bcs_dbt_download import by_name, download
 from support.csv_files import rows_of
 from support.downloads import touch
 
-from mm3d.data.datasets import bcs_dbt, tables
+from mm3d.data.datasets import bcs_dbt, tables, write_tables
 from mm3d.data.records import Annotation, Breast, Cohort, Key, Label, Laterality, Modality, Position, View
 from mm3d.shared.errors import InputError
 
@@ -53,7 +53,7 @@ def sample(folder: Path) -> tuple[Cohort, dict[str, int]]:
 
 def test_a_written_cohort_comes_back(tmp_path: Path) -> None:
     cohort, slices = sample(tmp_path)
-    tables.write(cohort, tmp_path, slices)
+    write_tables.write(cohort, tmp_path, slices)
     back = tables.read(tmp_path)
     assert back.breasts == cohort.breasts
     assert not back.problems
@@ -62,7 +62,7 @@ def test_a_written_cohort_comes_back(tmp_path: Path) -> None:
 
 def test_readers_of_bcs_dbt_find_its_columns_in_ours(tmp_path: Path) -> None:
     cohort, slices = sample(tmp_path)
-    tables.write(cohort, tmp_path, slices)
+    write_tables.write(cohort, tmp_path, slices)
     for name, columns in (("file-paths", tables.FILE_PATHS), ("labels", tables.LABELS), ("boxes", tables.BOXES)):
         header = (tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()[0]
         assert tuple(header.split(","))[: len(columns)] == columns
@@ -81,7 +81,7 @@ def test_bcs_dbt_survives_the_way_through_our_tables(tmp_path: Path) -> None:
     views = {"lcc": "Cancer", "lmlo": "Cancer", "rcc": "Actionable", "rmlo1": "Benign", "rmlo": "Normal"}
     download(tmp_path, views, ("lcc,0,16,100,200,30,40,cancer,1,49", "rmlo1,0,1,1,2,3,4,benign,0,9"))
     cohort = bcs_dbt.read(tmp_path)
-    tables.write(cohort, tmp_path, {view.name: 49 for view in cohort.views()})
+    write_tables.write(cohort, tmp_path, {view.name: 49 for view in cohort.views()})
     assert tables.read(tmp_path).breasts == cohort.breasts
     assert set(rows_of(tmp_path / "file-paths.csv")[0]) == {*tables.FILE_PATHS, "Modality", "Split"}
 
@@ -102,7 +102,7 @@ def test_plain_tables_of_bcs_dbt_are_tables_of_ours(tmp_path: Path) -> None:
 
 def test_a_table_saved_by_pandas_still_reads(tmp_path: Path) -> None:
     cohort, slices = sample(tmp_path)
-    tables.write(cohort, tmp_path, slices)
+    write_tables.write(cohort, tmp_path, slices)
     text = (tmp_path / "boxes.csv").read_text(encoding="utf-8")
     floats = text.replace(",0,3,10,20,", ",0,3.0,10.0,20.0,").replace(",1,5,", ",1.0,5.0,")
     assert floats != text
@@ -121,13 +121,17 @@ def test_a_table_saved_by_pandas_still_reads(tmp_path: Path) -> None:
         ("file-paths", ",x,1", ",x,0", "P1 S2 rcc", "boxes, but its label is Normal and it is not annotated"),
         ("file-paths", ",x,1", ",x,yes", "P1 S2 rcc", "neither 0 nor 1"),
         ("file-paths", "P2,S1,rmlo,", "P2,,rmlo,", "P2  rmlo", "no StudyUID"),
+        ("file-paths", "P2,S1,rmlo,", ",S1,rmlo,", " S1 rmlo", "no PatientID"),
+        ("file-paths", "images/image 17.dcm,FFDM", "images/image 17.dcm,MRI", "P1 S1 lcc1 MRI", "neither DBT nor FFDM"),
+        ("boxes", ",cancer,0,6,1,5,", ",cancer,0,6.5,1,5,", "P1 S1 lcc", "VolumeSlices '6.5' is not a whole number"),
+        ("boxes", ",cancer,0,6,1,5,", ",cancer,0,6,5,1,", "P1 S1 lcc", "the visible slices 5 to 1"),
     ],
 )
 def test_damaged_optional_columns_are_reported(
     tmp_path: Path, table: str, old: str, new: str, name: str, reason: str
 ) -> None:
     cohort, slices = sample(tmp_path)
-    tables.write(cohort, tmp_path, slices)
+    write_tables.write(cohort, tmp_path, slices)
     path = tmp_path / f"{table}.csv"
     text = path.read_text(encoding="utf-8")
     assert old in text
@@ -156,7 +160,7 @@ def test_what_the_tables_cannot_hold_is_refused_before_anything_is_written(
     given |= {"annotations": (Annotation((1, 1, 2, 2), False, slice=0),)} | changes
     view = View(laterality="L", position="CC", files=tuple(folder / name for name in files), **given)
     with pytest.raises(InputError, match=reason):
-        tables.write(Cohort("c", (Breast("P", "S", "L", "benign", (view,)),)), folder, {"v": 9})
+        write_tables.write(Cohort("c", (Breast("P", "S", "L", "benign", (view,)),)), folder, {"v": 9})
     assert not list(tmp_path.rglob("*.csv"))
 
 
@@ -164,13 +168,13 @@ def test_attributes_and_breasts_that_would_be_confused_or_lost_are_refused(tmp_p
     view = View("v", "L", "CC", "DBT", (tmp_path / "a.dcm",), (), upright=True)
     breast = Breast("P", "S", "L", "negative", (view,), attributes={"Cancer": "1"})
     with pytest.raises(InputError, match="'Cancer'"):
-        tables.write(Cohort("c", (breast,)), tmp_path, {})
+        write_tables.write(Cohort("c", (breast,)), tmp_path, {})
     other = View("w", "L", "CC", "DBT", (tmp_path / "b.dcm",), (), upright=True)
     twice = (Breast("P", "S", "L", "negative", (view,)), Breast("P", "S", "L", "benign", (other,)))
     with pytest.raises(InputError, match="P S L is twice"):
-        tables.write(Cohort("c", twice), tmp_path, {})
+        write_tables.write(Cohort("c", twice), tmp_path, {})
     with pytest.raises(InputError, match="P S L has no label"):
-        tables.write(Cohort("c", (Breast("P", "S", "L", None, (view,)),)), tmp_path, {})
+        write_tables.write(Cohort("c", (Breast("P", "S", "L", None, (view,)),)), tmp_path, {})
 
 
 SLICES = 40
@@ -238,7 +242,7 @@ def test_every_cohort_comes_back(tmp_path: Path, data: st.DataObject) -> None:
     cohort = data.draw(cohorts(tmp_path))
     for view in cohort.views():
         touch(view.files[0])
-    tables.write(cohort, tmp_path, {view.name: SLICES for view in cohort.views()})
+    write_tables.write(cohort, tmp_path, {view.name: SLICES for view in cohort.views()})
     back = tables.read(tmp_path)
     assert back.breasts == cohort.breasts
     assert not back.problems

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mm3d.data.datasets.assemble import CohortBuilder, Entry, decode, find_file, read_rows, reporting
+from mm3d.data.datasets.assemble import CohortBuilder, Entry, decode, find_file, read_blocks, read_rows, reporting
 from mm3d.data.records import Annotation, Breast, Cohort, Label, Laterality, Problem, View
 from mm3d.shared.errors import InputError
 
@@ -131,6 +131,22 @@ def test_rows_come_by_name_stripped_and_whatever_a_spreadsheet_did_to_the_file(t
     path.write_bytes('\ufeffa;b;more\r\n 1 ;"x\n"\r\n2;y;z;beyond\r\n'.encode())
     rows = read_rows(path, ["b", "a"], delimiter=";")
     assert rows == [{"a": "1", "b": "x", "more": ""}, {"a": "2", "b": "y", "more": "z"}]
+
+
+def test_blocks_of_columns_have_the_cells_of_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    lines = [f' {number} ,"x\n, {number}"' + ",y" * (number % 3) for number in range(1234)]
+    path.write_text("\ufeffa,b,a b\n" + "\n\n".join(lines), encoding="utf-8")
+    rows = read_rows(path, ["b"])
+    assert rows[3] == {"a": "3", "b": "x\n, 3", "a b": ""}
+    blocks = list(read_blocks(path, ["b"]))
+    assert len(blocks) > 2
+    assert [dict(zip(block, cells, strict=True)) for block in blocks for cells in zip(*block.values())] == rows  # noqa: B905
+    path.write_text("a,b\n")
+    (empty,) = read_blocks(path, ["b"])
+    assert empty == {"a": [], "b": []}
+    with pytest.raises(InputError, match=r"table\.csv has no column 'c'"):
+        list(read_blocks(path, ["c"]))
 
 
 def test_a_wrong_table_is_refused_by_name(tmp_path: Path) -> None:

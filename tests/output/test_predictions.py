@@ -1,13 +1,18 @@
 """Files of predictions: other people's as they are, ours without loss, damaged ones refused by row."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mm3d.data.records import Key
 from mm3d.output.predictions import (
+    COLUMNS,
+    NUMBERS,
     BreastPrediction,
     Finding,
     Predictions,
@@ -81,15 +86,82 @@ def test_rows_are_gathered_and_repeated_rows_are_kept(tmp_path: Path) -> None:
         (",10,", ",left,", "X 'left' is not a number"),
         (",13,", ",x,", "Z 'x' is not a number"),
         (",9,", ",-7,", "depth -7.0 is not a number of slices"),
+        (",10,30,", ",1e308,1e308,", "is not four finite numbers"),
+        (",13,9,", ",1.7e308,1.7e308,", "the slice inf is not a finite number"),
+        (",9,", ",inf,", "Depth 'inf' is not a number"),
         ("lcc", "lxc", "the view 'lxc' is none of lcc, lmlo, rcc and rmlo"),
     ],
 )
-def test_a_damaged_row_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:
-    path = csv_file(tmp_path, HEADER, ROW.replace("P1", "P0"), ROW.replace(old, new, 1))
+@pytest.mark.parametrize("rows_before", [1, 1700])  # files are read in blocks
+def test_a_damaged_row_is_named(tmp_path: Path, old: str, new: str, reason: str, rows_before: int) -> None:
+    damaged = ROW.replace(old, new, 1)
+    assert damaged != ROW
+    path = csv_file(tmp_path, HEADER, *[ROW.replace("P1", "P0")] * rows_before, damaged, ROW, damaged)
     with pytest.raises(InputError) as caught:
         read(path)
-    assert f"{path}, row 3: " in str(caught.value)
+    assert f"{path}, row {rows_before + 2}: " in str(caught.value)
     assert reason in str(caught.value)
+    assert str(caught.value).endswith("; mend or remove the row.")
+
+
+numbers = st.sampled_from(["0", "13", "-7", "1.5", "-0.5", "", "x", "nan", "-inf", "1e308", "-1e308", "1_0", "\u0663"])
+odd_rows = st.fixed_dictionaries(
+    {"View": st.sampled_from(["lcc", "RMLO2", "xcc", ""]), "Modality": st.sampled_from(["", "dbt", "FFDM", "MRI"])}
+    | {column: st.just("2") | numbers for column in NUMBERS}
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(odd_rows, max_size=3))
+def test_a_table_refuses_what_records_refuse_and_says_the_same(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    """Rows are checked as columns. Here each is made into records, one after the other."""
+
+    def number(row: dict[str, str], column: str) -> float:
+        try:
+            value = float(row[column])
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(f"{column} {row[column]!r} is not a number")
+        return value
+
+    def record(row: dict[str, str]) -> ViewPrediction:
+        modality: Any = row["Modality"].upper() or "DBT"
+        x, width, y, height, depth, score = (number(row, column) for column in NUMBERS if column != "Z")
+        z = number(row, "Z") + (max(depth, 1) - 1) / 2 if row["Z"] and modality == "DBT" else None
+        return ViewPrediction(row["View"].lower(), (Finding((x, y, x + width, y + height), score, z, depth),), modality)
+
+    columns = (*COLUMNS[2:], "Modality")
+    lines = [",".join(["P1", f"S{place}", *(row[column] for column in columns)]) for place, row in enumerate(rows)]
+    path = csv_file(tmp_path, ",".join(["PatientID", "StudyUID", *columns]), *lines)
+    try:
+        found: Any = [view for _, view in read(path).views()]
+    except InputError as error:
+        found = str(error)
+    expected: Any = []
+    for place, row in enumerate(rows):
+        try:
+            expected.append(record(row))
+        except InputError as error:
+            expected = f"{path}, row {place + 2}: {error}; mend or remove the row."
+            break
+    assert found == expected
+
+
+def test_records_and_the_table_say_the_same(tmp_path: Path) -> None:
+    table = sample().table
+    assert [key.name for key in table.keys] == ["P1 S1 lcc", "P1 S1 lmlo", "P1 S1 lcc FFDM", "P2 S1 rcc2"]
+    assert table.view.tolist() == [0, 0, 2]
+    assert table.slices.tolist()[:2] == [17, 4.5]
+    assert math.isnan(table.slices[2])
+    assert (table.view_scores.tolist()[:3], table.breast_scores["P1", "S1", "L"]) == ([0.5, 0.125, 0.5], 0.25)
+    assert table.records() == sample(None).breasts  # slice weights are for the report, not for evaluation
+    write_dbtex(sample(), tmp_path / "predictions.csv")
+    back = read(tmp_path / "predictions.csv").table
+    assert back.keys == tuple(key for key in table.keys if key.view != "lmlo" and key.patient == "P1")
+    assert back.boxes.tolist() == table.boxes.tolist()
+    assert back.scores.tolist() == table.scores.tolist()
+    assert Predictions(()).table.boxes.shape == (0, 4)
 
 
 def test_wrong_files_are_named(tmp_path: Path) -> None:
@@ -105,11 +177,11 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         read(bad)
 
 
-def sample() -> Predictions:
-    proposal = Finding((10.5, 20, 40, 60.25), 0.75, slice=17, slice_weights=(0.25, 0.75))
+def sample(slice_weights: tuple[float, ...] | None = (0.25, 0.75)) -> Predictions:
+    proposal = Finding((10.5, 20, 40, 60.25), 0.75, slice=17, slice_weights=slice_weights)
     wide = Finding((0, 0, 5, 5), -3.5, slice=4.5, depth=2)
     return Predictions(
-        breasts=(
+        (
             BreastPrediction(
                 "P1",
                 "S1",
@@ -132,7 +204,7 @@ def test_our_json_loses_nothing(tmp_path: Path) -> None:
     back = read(tmp_path / "predictions.json")
     assert back == sample()
     assert json.loads((tmp_path / "predictions.json").read_text())["version"] == 1
-    assert "predictions.json: 'breasts'[1]" in back.places[Key("P2", "S1", "rcc2")]
+    assert "predictions.json: 'breasts'[1]" in back.place(Key("P2", "S1", "rcc2"))
 
 
 def test_the_csv_keeps_the_proposals_and_is_read_back(tmp_path: Path) -> None:

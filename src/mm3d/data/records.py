@@ -159,7 +159,7 @@ class Key(NamedTuple):
 
     @property
     def laterality(self) -> Laterality:
-        return "L" if self.view.startswith("l") else "R"
+        return side_of_view(self.view)
 
     @property
     def position(self) -> Position:
@@ -168,7 +168,7 @@ class Key(NamedTuple):
     @property
     def stem(self) -> "Key":
         """The same view without the number of a repeat."""
-        view = self.view.rstrip("0123456789")
+        view = stem_of_view(self.view)
         return self if view == self.view else self._replace(view=view)
 
     @property
@@ -180,6 +180,17 @@ class Key(NamedTuple):
 def is_view(name: str) -> bool:
     """Whether a view is lcc, lmlo, rcc or rmlo, with or without the number of a repeat."""
     return re.fullmatch("(l|r)(cc|mlo)[0-9]*", name) is not None
+
+
+@functools.cache
+def side_of_view(name: str) -> Laterality:
+    return "L" if name.startswith("l") else "R"
+
+
+@functools.cache
+def stem_of_view(name: str) -> str:
+    """The name of a view without the number of a repeat."""
+    return name.rstrip("0123456789")
 
 
 def keys_of(breast: Breast) -> list[Key]:

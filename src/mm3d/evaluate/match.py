@@ -6,7 +6,7 @@ metrics.json and the lists call an annotation a "finding" and a finding of the d
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mm3d.evaluate.metrics.hits import (
     visible_ranges,
 )
 from mm3d.evaluate.truth import Truth, TruthBreast, TruthView
-from mm3d.output.predictions import Finding, Predictions, ViewPrediction
+from mm3d.output.predictions import Predictions
 from mm3d.shared.errors import InputError
 
 LEVELS = ("finding", "lesion", "breast")  # what recall counts
@@ -252,30 +252,38 @@ def match_predictions(
     patients = {patient: number for number, patient in enumerate(chosen.patients)}
     breasts: list[TruthBreast] = []
     views: list[TruthView] = []
-    breast_of: list[int] = []
-    for breast in sorted(chosen.breasts, key=lambda breast: breast.key):
-        kept = sorted((view for view in breast.views if view.key.modality == modality), key=lambda view: view.key)
+    counts: list[int] = []
+    by_key = attrgetter("key")
+    for breast in sorted(chosen.breasts, key=by_key):
+        kept = [view for view in breast.views if view.key.modality == modality]
         if kept:
-            breast_of += [len(breasts)] * len(kept)
             breasts.append(breast)
-            views += kept
+            views += sorted(kept, key=by_key)
+            counts.append(len(kept))
+    breast_of = np.repeat(np.arange(len(breasts)), counts)
     if not breasts:
         raise InputError(f"{truth.name} has no view of {modality}; choose another with --modality.")
-    predicted, unused = _match_views(predictions, truth, views, settings.skip_unknown)
-    if any(predictions.views()) and not any(predicted):
+    table = predictions.table
+    number_of, unused = _match_views(predictions, truth, views, settings.skip_unknown)
+    if table.keys and not (number_of >= 0).any():
         raise InputError(
             f"{name} has no prediction for a volume of {truth.name} that is {modality}"
             f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."
         )
-    found = [(number, finding) for number, view in enumerate(predicted) if view for finding in view.findings]
+    volume = number_of[table.view]
+    order = np.argsort(volume, kind="stable")[(volume < 0).sum() :]  # volume by volume, without those that are not used
+    findings = Findings(
+        volume[order], table.boxes[order], table.slices[order], table.depths[order], table.scores[order]
+    )
     drawn = [(number, record) for number, view in enumerate(views) for record in view.annotations or ()]
-    findings = Findings(*_arrays(found, "slice", "depth", "score"))
-    own_scores = [view.score if view else -np.inf for view in predicted]
+    own_scores = np.full(len(views), -np.inf)
+    own_scores[number_of[number_of >= 0]] = table.view_scores[number_of >= 0]
     highest = highest_by(findings.volume, findings.scores, len(views))
     view_scores = _choose_scores(name, "views", own_scores, highest)
-    given = {(breast.patient, breast.exam, breast.laterality): breast.score for breast in predictions.breasts}
-    own_scores = [given.get(breast.key, -np.inf) for breast in breasts]
-    highest = highest_by(np.array(breast_of), view_scores, len(breasts))
+    own_scores = np.full(len(breasts), -np.inf)
+    if table.breast_scores:
+        own_scores = _numbers(table.breast_scores.get(breast.key, -np.inf) for breast in breasts)
+    highest = highest_by(breast_of, view_scores, len(breasts))
     breast_scores = _choose_scores(name, "breasts", own_scores, highest)
     return MatchedPredictions(
         name=name,
@@ -284,9 +292,15 @@ def match_predictions(
         breasts=tuple(breasts),
         patient_of=np.array([patients[breast.patient] for breast in breasts]),
         views=tuple(views),
-        breast_of=np.array(breast_of),
+        breast_of=breast_of,
         findings=findings,
-        annotations=Annotations(*_arrays(drawn, "slice", "first_slice", "last_slice")),
+        annotations=Annotations(
+            volume=np.array([number for number, _ in drawn], dtype=np.int64),
+            boxes=np.array([record.box for _, record in drawn], dtype=float).reshape(-1, 4),
+            slices=_numbers(record.slice for _, record in drawn),
+            first=_numbers(record.first_slice for _, record in drawn),
+            last=_numbers(record.last_slice for _, record in drawn),
+        ),
         records=tuple(record for _, record in drawn),
         malignant=np.array([record.malignant for _, record in drawn], dtype=bool),
         view_scores=view_scores,
@@ -299,7 +313,7 @@ def _choose_modality(name: str, predictions: Predictions, truth: Truth, wanted: 
     """The wanted modality, otherwise that of the predictions; without predictions, DBT if the cohort has it."""
     if wanted:
         return wanted
-    modalities = {key.modality for key, _ in predictions.views()}
+    modalities = {key.modality for key in predictions.table.keys}
     if len(modalities) > 1:
         raise InputError(f"{name} has predictions for DBT and for FFDM; choose one with --modality.")
     return "FFDM" if (modalities or truth.modalities) == {"FFDM"} else "DBT"
@@ -307,35 +321,42 @@ def _choose_modality(name: str, predictions: Predictions, truth: Truth, wanted: 
 
 def _match_views(
     predictions: Predictions, truth: Truth, views: Sequence[TruthView], skip_unknown: bool
-) -> tuple[list[ViewPrediction | None], list[str]]:
-    """The prediction for each of the views, and notes on predictions that are not used."""
+) -> tuple[IntArray, list[str]]:
+    """The number of the volume of each predicted view (P,), -1 where it is not used, and notes on those."""
+    number_of = {view.key: number for number, view in enumerate(views)}
+    named = list(map(number_of.get, predictions.table.keys))
+    if None not in named:
+        return np.array(named, dtype=np.int64), []
     exams: dict[tuple[str, ...], list[Key]] = {}
     for breast in truth.breasts:
         exams.setdefault(breast.key[:2], []).extend(view.key for view in breast.views)
-    known = {key for keys in exams.values() for key in keys}
-    number_of = {view.key: number for number, view in enumerate(views)}
-    matched: list[ViewPrediction | None] = [None] * len(views)
+    numbers: list[int] = []
+    taken: set[int] = set()
     unknown, elsewhere = 0, 0
-    for key, view in predictions.views():
-        # Where an exam has only one lcc, some tables call it lcc2 and others lcc.
-        same = [key] if key in known else [other for other in exams.get(key[:2], ()) if other.stem == key.stem]
-        place = predictions.places.get(key, "")
-        if len(same) != 1:
-            if not skip_unknown:
-                raise _unknown_volume(key, place, truth)
-            unknown += 1
-        elif same[0] not in number_of:
-            elsewhere += 1
-        elif matched[number_of[same[0]]] is not None:
-            raise InputError(f"{place}: {key.name} and a repeat of it are one volume; keep one.")
-        else:
-            matched[number_of[same[0]]] = view
+    for key, number in zip(predictions.table.keys, named, strict=True):
+        if number is None:
+            # Where an exam has only one lcc, some tables call it lcc2 and others lcc.
+            there = exams.get(key[:2], [])
+            same = [key] if key in there else [other for other in there if other.stem == key.stem]
+            if len(same) == 1:
+                number = number_of.get(same[0], -1)
+                elsewhere += number < 0
+            elif skip_unknown:
+                number = -1
+                unknown += 1
+            else:
+                raise _unknown_volume(key, predictions.place(key), truth)
+        if number in taken:
+            raise InputError(f"{predictions.place(key)}: {key.name} and a repeat of it are one volume; keep one.")
+        if number >= 0:
+            taken.add(number)
+        numbers.append(number)
     notes = []
     if unknown:
         notes.append(f"{unknown:,} predicted volumes are not in the cohort; they are left out.")
     if elsewhere:
         notes.append(f"{elsewhere:,} predicted volumes are of another split or modality; they are left out.")
-    return matched, notes
+    return np.array(numbers, dtype=np.int64), notes
 
 
 def _unknown_volume(key: Key, place: str, truth: Truth) -> InputError:
@@ -351,23 +372,16 @@ def _unknown_volume(key: Key, place: str, truth: Truth) -> InputError:
     )
 
 
-def _arrays(rows: Sequence[tuple[int, Finding | Annotation]], *fields: str) -> tuple[Any, ...]:
-    """The volumes (n,), the boxes (n, 4) and other fields (n,) of findings or annotations."""
-    volumes = np.array([number for number, _ in rows], dtype=np.int64)
-    boxes = np.array([row.box for _, row in rows], dtype=float).reshape(-1, 4)
-    return volumes, boxes, *(_numbers(getattr(row, field) for _, row in rows) for field in fields)
-
-
 def _numbers(values: Iterable[float | None]) -> FloatArray:
     return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
-def _choose_scores(system: str, kind: str, own: Sequence[float | None], highest: FloatArray) -> FloatArray:
+def _choose_scores(system: str, kind: str, own: FloatArray, highest: FloatArray) -> FloatArray:
     """The units' own scores or, if the file has none, the highest of their parts; -inf: nothing was predicted."""
-    given = {score is not None for score in own if score != -np.inf}
-    if len(given) == 2:
+    given = ~np.isnan(own[~np.isneginf(own)])
+    if given.any() and not given.all():
         raise InputError(f"{system}: some {kind} have a score of their own and some have not; give all or none.")
-    return np.array(own, dtype=float) if given == {True} else highest
+    return own if given.any() else highest
 
 
 def froc_scores(

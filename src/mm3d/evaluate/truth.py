@@ -3,15 +3,17 @@
 It is read from a prepared folder, from a folder of our tables, or from a folder with the tables of BCS-DBT.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.datasets.tables import GRADES, LABEL_OF, TableView
+from mm3d.data.datasets.assemble import make_records
+from mm3d.data.datasets.tables import GRADES, LABEL_OF, TableView, worst_grades
 from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
-from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, keys_of
+from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, keys_of, side_of_view
+from mm3d.shared.collector import paused_collector
 from mm3d.shared.errors import InputError
 
 
@@ -50,7 +52,7 @@ class Truth:
     @property
     def patients(self) -> list[str]:
         """The patients, in an order that does not depend on the order of the rows."""
-        return sorted({breast.patient for breast in self.breasts})
+        return sorted({breast.key[0] for breast in self.breasts})
 
     @property
     def modalities(self) -> set[Modality]:
@@ -68,6 +70,7 @@ class Truth:
         return replace(self, breasts=breasts)
 
 
+@paused_collector()
 def read_truth(folder: Path) -> Truth:
     """Read the truth from a folder of any of the three kinds."""
     if not folder.is_dir():
@@ -100,17 +103,26 @@ def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
     return TruthBreast(name, breast.label, breast.split, attributes | breast.attributes, tuple(views))
 
 
-def _from_tables(name: str, views: Iterable[TableView], problems: list[Problem], notes: list[str]) -> Truth:
-    views_of: dict[tuple[str, str, Laterality], list[TableView]] = {}
-    for view in views:
-        views_of.setdefault(view.breast, []).append(view)
-    breasts = []
-    for breast, own in views_of.items():
-        label = LABEL_OF[max((view.grade for view in own), key=GRADES.index)]
-        attributes = {name: value for view in own for name, value in view.attributes.items()}
-        truth_views = tuple(TruthView(view.key, view.annotations, view.slices) for view in own)
-        breasts.append(TruthBreast(breast, label, own[0].split, attributes, truth_views))
+def _from_tables(name: str, views: Sequence[TableView], problems: list[Problem], notes: list[str]) -> Truth:
+    keys, _, annotations, slices, splits, attributes, _ = zip(*views, strict=True) if views else [()] * 7
+    patients, studies, view_names, _ = zip(*keys, strict=True) if keys else [()] * 4
+    unknown = [None] * len(views)
+    truth_views = make_records(TruthView, keys, annotations, slices, unknown, unknown)
+    names = zip(patients, studies, map(side_of_view, view_names), strict=True)
+    parts: dict[tuple[str, str, Laterality], list[Any]] = {}  # split, attributes and views of each breast
+    for breast, view, split, own in zip(names, truth_views, splits, attributes, strict=True):
+        if breast not in parts:
+            parts[breast] = [split, own, (view,)]
+            continue
+        part = parts[breast]
+        part[2] += (view,)
+        if own is not part[1]:
+            part[1] = part[1] | own
+    worst = worst_grades(views)
+    breasts = tuple(
+        TruthBreast(breast, LABEL_OF[worst.get(breast, GRADES[0])], *part) for breast, part in parts.items()
+    )
     if problems:
         first_problem = f"{problems[0].subject}: {problems[0].reason}"
         notes = [*notes, f"{len(problems)} rows of the tables are unusable, such as {first_problem}"]
-    return Truth(name, tuple(breasts), tuple(notes))
+    return Truth(name, breasts, tuple(notes))

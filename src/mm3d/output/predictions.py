@@ -8,17 +8,22 @@ docs/evaluation.md describes both formats for users.
 """
 
 import csv
+import itertools
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from mm3d.data.datasets.assemble import read_rows
-from mm3d.data.records import KEY, Key, Laterality, Modality, Position
+import numpy as np
+from numpy.typing import NDArray
+
+from mm3d.data.datasets.assemble import keys_of_rows, read_blocks, read_rows
+from mm3d.data.records import KEY, Key, Laterality, Modality, Position, is_view
+from mm3d.shared.collector import paused_collector
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -83,7 +88,7 @@ class ViewPrediction:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch("(l|r)(cc|mlo)[0-9]*", self.view):
+        if not is_view(self.view):
             raise InputError(f"the view {self.view!r} is none of lcc, lmlo, rcc and rmlo")
         if self.modality not in get_args(Modality):
             raise InputError(f"the modality {self.modality!r} is neither DBT nor FFDM")
@@ -128,21 +133,81 @@ class BreastPrediction:
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """The findings of one detector in a collection of exams."""
+class PredictionTable:
+    """The findings of one detector as columns, which evaluation computes with: P views with F findings."""
 
-    breasts: tuple[BreastPrediction, ...]
+    keys: tuple[Key, ...]  # P
+    view_scores: NDArray[np.float64]  # (P,) the views' own, NaN where there is none
+    breast_scores: Mapping[tuple[str, str, str], float | None]  # by patient, exam and laterality; a CSV has none
+    view: NDArray[np.int64]  # (F,) number of the view of each finding
+    boxes: NDArray[np.float64]  # (F, 4) xyxy, stored pixels
+    slices: NDArray[np.float64]  # (F,) predicted slice, NaN where there is none
+    depths: NDArray[np.float64]  # (F,)
+    scores: NDArray[np.float64]  # (F,)
+
+    @classmethod
+    def of(cls, breasts: Sequence[BreastPrediction]) -> "PredictionTable":
+        """The table of records; slice weights are not in it."""
+        views = [pair for breast in breasts for pair in zip(breast.view_keys(), breast.views, strict=True)]
+        found = [(number, finding) for number, (_, view) in enumerate(views) for finding in view.findings]
+        return cls(
+            keys=tuple(key for key, _ in views),
+            view_scores=np.array([view.score for _, view in views], dtype=float),  # None becomes NaN
+            breast_scores={(breast.patient, breast.exam, breast.laterality): breast.score for breast in breasts},
+            view=np.array([number for number, _ in found], dtype=np.int64),
+            boxes=np.array([finding.box for _, finding in found], dtype=float).reshape(-1, 4),
+            slices=np.array([finding.slice for _, finding in found], dtype=float),
+            depths=np.array([finding.depth for _, finding in found], dtype=float),
+            scores=np.array([finding.score for _, finding in found], dtype=float),
+        )
+
+    def records(self) -> tuple[BreastPrediction, ...]:
+        findings: list[list[Finding]] = [[] for _ in self.keys]
+        columns = (self.view, self.boxes, self.slices, self.depths, self.scores)
+        for view, box, z, depth, score in zip(*(column.tolist() for column in columns), strict=True):
+            findings[view].append(Finding(tuple(box), score, None if math.isnan(z) else z, depth))
+        views_of: dict[tuple[str, str, Laterality], list[ViewPrediction]] = {}
+        for key, own, score in zip(self.keys, findings, self.view_scores.tolist(), strict=True):
+            own_score = None if math.isnan(score) else score
+            view = ViewPrediction(key.view, tuple(own), cast(Modality, key.modality), own_score)
+            views_of.setdefault((key.patient, key.study, key.laterality), []).append(view)
+        return tuple(
+            BreastPrediction(*breast, tuple(views), self.breast_scores.get(breast))
+            for breast, views in views_of.items()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The findings of one detector in a collection of exams, as records and as a table.
+
+    It is made of either, and the other is made when it is asked for: a file of 100,000 rows is measured without a
+    record for each row.
+    """
+
+    source: tuple[BreastPrediction, ...] | PredictionTable
     model: dict[str, str] = field(default_factory=dict)  # what made them: name, weights, version, …
-    places: Mapping[Key, str] = field(default_factory=dict, compare=False)  # file and row of each view, for messages
+    place: Callable[[Key], str] = lambda _: "predictions"  # file and row of a view, for messages
 
     def __post_init__(self) -> None:
         seen: set[tuple[str, ...]] = set()
-        for breast in self.breasts:
+        for breast in () if isinstance(self.source, PredictionTable) else self.source:
             name = (breast.patient, breast.exam, breast.laterality)
             if name in seen:
-                place = next((self.places[key] for key in breast.view_keys() if key in self.places), "predictions")
+                place = next(map(self.place, breast.view_keys()), "predictions")
                 raise InputError(f"{place}: the breast {' '.join(name)} is there twice; put its views together.")
             seen.add(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Predictions) and (self.breasts, self.model) == (other.breasts, other.model)
+
+    @cached_property
+    def breasts(self) -> tuple[BreastPrediction, ...]:
+        return self.source.records() if isinstance(self.source, PredictionTable) else self.source
+
+    @cached_property
+    def table(self) -> PredictionTable:
+        return self.source if isinstance(self.source, PredictionTable) else PredictionTable.of(self.source)
 
     def views(self) -> Iterator[tuple[Key, ViewPrediction]]:
         for breast in self.breasts:
@@ -161,28 +226,61 @@ def read(path: Path) -> Predictions:
     raise InputError(f"{path} is neither .csv nor .json; give predictions as in DBTex, or our JSON.")
 
 
+@paused_collector()
 def read_dbtex(path: Path) -> Predictions:
     """Read DBTex's CSV. A column Modality may be there (default: DBT). Z may be empty: no slice is predicted."""
-    views: dict[Key, list[Finding]] = {}
-    places: dict[Key, str] = {}
-    for number, row in enumerate(read_rows(path, COLUMNS), 2):  # as spreadsheets count: the header is row 1
-        key = Key(row["PatientID"], row["StudyUID"], row["View"].lower(), row.get("Modality", "").upper() or "DBT")
+    number_of: dict[Key, int] = defaultdict(itertools.count().__next__)  # numbers views as they come
+    numbers_of_views: list[int] = []
+    blocks: list[NDArray[np.float64]] = []
+    for columns in read_blocks(path, COLUMNS):
+        numbers_of_views += map(number_of.__getitem__, keys_of_rows(columns))
+        has_z = np.fromiter(map(bool, columns["Z"]), bool, len(columns["Z"]))
+        blocks.append(np.stack([*(_numbers(columns[column]) for column in NUMBERS), has_z]))
+    keys, view = tuple(number_of), np.array(numbers_of_views, dtype=np.int64)
+    x, width, y, height, first, depth, score, has_slice = np.concatenate(blocks, axis=1)
+    has_slice = (has_slice > 0) & np.array([key.modality == "DBT" for key in keys], dtype=bool)[view]
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        boxes = np.column_stack([x, y, x + width, y + height])
+        slices = np.where(has_slice, first + (np.maximum(depth, 1.0) - 1) / 2, np.nan)
+    modalities = get_args(Modality)
+    good = np.array([is_view(key.view) and key.modality in modalities for key in keys], dtype=bool)[view]
+    good &= np.isfinite(boxes).all(axis=1) & (boxes[:, :2] <= boxes[:, 2:]).all(axis=1)
+    good &= (depth >= -1) & (depth < np.inf) & np.isfinite(score) & (np.isfinite(slices) | ~has_slice)
+    if not good.all():
+        _check_rows(path)
+    return Predictions(
+        PredictionTable(keys, np.full(len(keys), np.nan), {}, view, boxes, slices, depth, score),
+        place=lambda key: _place(path, int(np.argmax(view == number_of[key]))),
+    )
+
+
+def _check_rows(path: Path) -> None:
+    """Make a record of each row, which says in a sentence what it refuses."""
+    for number, row in enumerate(read_rows(path, COLUMNS)):
+        modality = cast(Modality, row.get("Modality", "").upper() or "DBT")
         try:
-            finding = _finding(row, key.modality)
-            _view(key, [finding])  # checks view and modality
+            ViewPrediction(row["View"].lower(), (_finding(row, modality),), modality)
         except InputError as error:
-            raise InputError(f"{path}, row {number}: {error}; mend or remove the row.") from error
-        places.setdefault(key, f"{path}, row {number}")
-        views.setdefault(key, []).append(finding)
-    breasts: dict[tuple[str, str, Laterality], list[ViewPrediction]] = {}
-    for key, findings in views.items():
-        view = _view(key, findings)
-        breasts.setdefault((key.patient, key.study, view.laterality), []).append(view)
-    return Predictions(tuple(BreastPrediction(*name, tuple(own)) for name, own in breasts.items()), places=places)
+            raise InputError(f"{_place(path, number)}: {error}; mend or remove the row.") from error
 
 
-def _view(key: Key, findings: Sequence[Finding]) -> ViewPrediction:
-    return ViewPrediction(key.view, tuple(findings), cast(Modality, key.modality))
+def _place(path: Path, row: int) -> str:
+    return f"{path}, row {row + 2}"  # as spreadsheets count: the header is row 1
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64]:
+    """The numbers in the cells (n,); NaN in a cell that has none."""
+    try:
+        return np.fromiter(map(float, cells), float, len(cells))
+    except ValueError:
+        return np.fromiter(map(_to_float, cells), float, len(cells))
+
+
+def _to_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _finding(row: Mapping[str, str], modality: str) -> Finding:
@@ -195,10 +293,7 @@ def _finding(row: Mapping[str, str], modality: str) -> Finding:
 
 
 def _number(column: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _to_float(text)
     if not math.isfinite(number):
         raise InputError(f"{column} {text!r} is not a number")
     return number
@@ -234,7 +329,7 @@ def read_json(path: Path) -> Predictions:
     predictions = from_dict(_Content, content, str(path))
     breasts = enumerate(predictions.breasts)
     places = {key: f"{path}: 'breasts'[{i}]" for i, breast in breasts for key in breast.view_keys()}
-    return Predictions(predictions.breasts, predictions.model, places)
+    return Predictions(predictions.breasts, predictions.model, places.__getitem__)
 
 
 def write_json(predictions: Predictions, path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mm3d.data.datasets import tables
+from mm3d.data.datasets import write_tables
 from mm3d.data.dicom.window import StoredImage
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import is_prepared, key_of, write_cohort
@@ -204,7 +204,7 @@ def _write_lists(records: list[Record], output: Path, settings: PrepareSettings 
     if settings is None:
         located = tuple(_locate_files(record.breast, output) for record in records)
         slices = {name: count for record in records for name, count in record.slices.items()}
-        tables.write(replace(cohort, breasts=located), output, slices)
+        write_tables.write(replace(cohort, breasts=located), output, slices)
     else:
         write_cohort(output, cohort, {name: key for record in records for name, key in record.keys.items()}, [])
     return cohort

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from functools import partial
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,11 @@ SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  
 POSITIONS: dict[str, Position] = {"CC": "CC", "MLO": "MLO"}  # the views that are used
 SEVERITY: dict[Label | None, int] = {None: -1, "negative": 0, "benign": 1, "malignant": 2}
 
+Columns = Mapping[str, Sequence[str]]
+BLOCK = 500  # rows
+
 Meaning = TypeVar("Meaning")
+Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True)
@@ -39,28 +44,42 @@ def read_rows(
 
     With `optional`, only the wanted columns and these are kept: EMBED's tables are too wide to hold as a whole.
     """
-    names, rows = _read_cells(path, tuple(columns), delimiter, optional)
-    return [dict(zip(names, map(str.strip, row), strict=True)) for row in rows]
+    wanted = tuple(columns)
+    with _open_table(path, wanted, delimiter) as (names, rows):
+        kept = [optional is None or name in (*wanted, *optional) for name in names]
+        names, rows = list(compress(names, kept)), _fill_rows(rows, len(names))
+        return [dict(zip(names, map(str.strip, compress(row, kept)), strict=True)) for row in rows]
 
 
-def read_columns(path: Path, columns: Iterable[str]) -> dict[str, list[str]]:
-    """Read a CSV file like `read_rows`, but as columns, which takes a third of the time."""
-    names, rows = _read_cells(path, tuple(columns))
-    cells = zip(*rows, strict=True) if rows else [()] * len(names)
-    return {name: list(map(str.strip, column)) for name, column in zip(names, cells, strict=True)}
+def read_blocks(path: Path, columns: Iterable[str]) -> Iterator[Columns]:
+    """Read a CSV file like `read_rows`, but as columns of some hundred rows at a time, so that they are still in the
+    processor's cache when they are used: that takes a tenth of the time. There is at least one block, maybe empty."""
+    with _open_table(path, tuple(columns)) as (names, rows):
+        width, block = len(names), [names]
+        while block:
+            block = list(islice(rows, BLOCK))
+            whole = block if set(map(len, block)) == {width} else _fill_rows(block, width)
+            cells = list(map(str.strip, chain.from_iterable(whole)))
+            yield {name: cells[number::width] for number, name in enumerate(names)}
 
 
-def keys_of_rows(columns: Mapping[str, Sequence[str]]) -> list[Key]:
+def keys_of_rows(columns: Columns) -> list[Key]:
     """What identifies the view of each row, from the columns KEY and, if it is there, Modality."""
     patients, studies, views = (columns[name] for name in KEY)
-    modalities = (modality.upper() or "DBT" for modality in columns.get("Modality", [""] * len(views)))
-    return list(map(Key, patients, studies, map(str.lower, views), modalities))
+    modalities = [modality.upper() or "DBT" for modality in columns.get("Modality", ())] or ["DBT"] * len(views)
+    return list(make_records(Key, patients, studies, map(str.lower, views), modalities))
 
 
-def _read_cells(
-    path: Path, columns: Sequence[str], delimiter: str = ",", optional: Iterable[str] | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns that are kept, and their cells in every row. Cells that a row lacks are empty."""
+def make_records(kind: type[Record], *columns: Iterable[Any]) -> Iterator[Record]:
+    """Named tuples of all their fields, in a fifth of the time that calls of the class take."""
+    return map(partial(tuple.__new__, kind), zip(*columns, strict=True))
+
+
+@contextmanager
+def _open_table(
+    path: Path, columns: Sequence[str], delimiter: str = ","
+) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """The names of all columns, and an iterator of the rows as they are."""
     if not path.is_file():
         raise InputError(f"{path} is missing; the dataset needs it.")
     try:
@@ -68,14 +87,14 @@ def _read_cells(
             reader = csv.reader(file, delimiter=delimiter)
             header = next(reader, [])
             _check_columns(path, header, columns, delimiter)
-            width = len(header)
-            rows = (row if len(row) == width else (row + [""] * width)[:width] for row in reader if row)
-            if optional is None:
-                return header, list(rows)
-            kept = [name in (*columns, *optional) for name in header]
-            return list(compress(header, kept)), [list(compress(row, kept)) for row in rows]
+            yield header, reader
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a CSV file in UTF-8 ({error}); download it again, or save it so.") from error
+
+
+def _fill_rows(rows: Iterable[list[str]], width: int) -> Iterator[list[str]]:
+    """Rows without the empty ones. Cells that a row lacks are empty, those beyond the last column are left out."""
+    return (row if len(row) == width else (row + [""] * width)[:width] for row in rows if row)
 
 
 def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str], delimiter: str) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mm3d.data.datasets.assemble import CohortBuilder, read_columns
+from mm3d.data.datasets.assemble import CohortBuilder, read_blocks
 from mm3d.data.datasets.tables import (
     BOXES_READ,
     FILE_PATHS,
+    GRADES,
     LABELS,
-    NO_ROWS,
     TableView,
     join,
     locate_files,
@@ -59,7 +59,8 @@ def read(folder: Path) -> Cohort:
 def with_grades(views: Sequence[TableView]) -> list[TableView]:
     """Give each view the worst grade of its breast as an attribute, because Actionable and Normal are both negative."""
     worst = worst_grades(views)
-    return [view._replace(attributes=view.attributes | {"bcs_dbt": worst[view.breast].lower()}) for view in views]
+    named = {grade: {"bcs_dbt": grade.lower()} for grade in GRADES}
+    return [view._replace(attributes=view.attributes | named[worst.get(view.breast, GRADES[0])]) for view in views]
 
 
 def read_tables(
@@ -82,11 +83,12 @@ def read_tables(
         if "boxes" not in kinds:
             notes.append(f"The {split} boxes are missing: its malignant and benign views are not annotated.")
         joined, wrong = join(
-            read_columns(kinds["file-paths"], FILE_PATHS) if "file-paths" in kinds else NO_ROWS,
-            read_columns(kinds["labels"], LABELS),
-            read_columns(kinds["boxes"], BOXES_READ) if "boxes" in kinds else NO_ROWS,
+            read_blocks(kinds["file-paths"], FILE_PATHS) if "file-paths" in kinds else (),
+            read_blocks(kinds["labels"], LABELS),
+            read_blocks(kinds["boxes"], BOXES_READ) if "boxes" in kinds else (),
+            split,
         )
-        views += [view._replace(split=split) for view in joined]
+        views += joined
         problems += wrong
     return views, problems, notes
 
