@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from preparation import COLUMNS, FRAMES, ROWS, volume
 from timing import Row, in_its_own_process, seconds_of_each
@@ -24,6 +26,7 @@ from mm3d.shared.config import to_dict
 PARTS = ("start", "read", "model", "outputs")
 OTHERS = ("start", "read", "outputs")
 ROUNDS = 5
+EXAMS = (1, 3, 10, 30, 100)  # in one run
 
 
 def rows() -> list[Row]:
@@ -50,7 +53,22 @@ def rows() -> list[Row]:
             "at most 35%",
             _parts(found["full"]),
         ),
+        _growth_row({int(exams): cost for exams, cost in found["growth"].items()}),
     ]
+
+
+def _growth_row(found: dict[int, list[float]]) -> Row:
+    exams = np.array(list(found))
+    seconds, megabytes = np.array(list(found.values())).T
+    fitted = [float(np.polyfit(np.log(exams), np.log(costs), 1)[0]) for costs in (seconds, megabytes)]
+    listed = ", ".join(f"{n}: {s:.1f} s, {mb:.0f} MB" for n, s, mb in zip(exams, seconds, megabytes, strict=True))
+    return Row(
+        "`mm3d predict` on one exam to 100 exams in one run (tiny, 4 volumes each): growth with the exams",
+        f"time to the power {fitted[0]:.2f}, memory {fitted[1]:.2f}",
+        "at most 1.1",
+        f"each further exam {(seconds[-1] - seconds[0]) / (exams[-1] - exams[0]):.2f} s; processor time of all "
+        f"processes, and peak memory of the largest: {listed}",
+    )
 
 
 def _parts(seconds: dict[str, float]) -> str:
@@ -71,7 +89,30 @@ def measure() -> dict[str, Any]:
             "demo": _compare_with_torch(folder),
             "mini": _predict(folder, "mini", "mini"),
             "full": _predict(folder, "full", "paper", chunk=1),  # a slice at a time, or the memory does not suffice
+            "growth": _growth(folder),
         }
+
+
+def _growth(folder: Path) -> dict[int, list[float]]:
+    """Processor time in seconds and peak memory in MB of a run, by the number of its exams."""
+    weights_path = _random_weights(folder, "tiny", "tiny")
+    (folder / "tiny").mkdir()
+    costs = {}
+    for exams in EXAMS:
+        for number in range(len(list((folder / "tiny").iterdir())), exams):
+            make_exam(folder / "tiny" / str(number), number, "tiny")
+        found = in_its_own_process(
+            __file__, "--cost", str(folder / "tiny"), "-o", str(folder / f"{exams}-out"), "--weights", str(weights_path)
+        )
+        costs[exams] = [found["seconds"], found["megabytes"]]
+    return costs
+
+
+def _cost(words: list[str]) -> dict[str, float]:
+    """Processor time and peak memory of `mm3d predict`, which is the only child of this process."""
+    _run("-m", "mm3d", "predict", *words)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"seconds": used.ru_utime + used.ru_stime, "megabytes": used.ru_maxrss * 1024 / 1e6}
 
 
 def _compare_with_torch(folder: Path) -> list[float]:
@@ -91,16 +132,20 @@ def _run(*words: str | Path) -> None:
 
 def _predict(folder: Path, scale: str, preset: str, **changes: Any) -> dict[str, float]:
     """Seconds of each part, with random weights, in a process of its own as a user starts it."""
-    torch.manual_seed(0)
-    path = folder / f"{scale}.safetensors"
-    model = Detector(dataclasses.replace(PRESETS[preset], **changes))
-    weights.save(model, path, {"input": "volume", "prepare": to_dict(PREPARED[scale])})
-    del model  # the prediction needs the memory
+    path = _random_weights(folder, scale, preset, **changes)
     output = folder / f"{scale}-out"
     _run("-m", "mm3d", "predict", folder / scale, "-o", output, "--weights", path)
     seconds: dict[str, float] = json.loads((output / "run.json").read_text())["seconds"]
     return seconds
 
 
+def _random_weights(folder: Path, scale: str, preset: str, **changes: Any) -> Path:
+    torch.manual_seed(0)
+    path = folder / f"{scale}.safetensors"
+    model = Detector(dataclasses.replace(PRESETS[preset], **changes))
+    weights.save(model, path, {"input": "volume", "prepare": to_dict(PREPARED[scale])})
+    return path
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure()))
+    print(json.dumps(_cost(sys.argv[2:]) if sys.argv[1:2] == ["--cost"] else measure()))
