@@ -211,6 +211,37 @@ def test_a_backbone_starts_any_detector_and_its_frozen_stages_stay(tmp_path: Pat
     run_here(plain, tmp_path / "run", resume=True)  # a checkpoint without the moments of frozen tensors can be read
 
 
+def test_what_the_start_weights_lack_has_a_rate_of_its_own(tmp_path: Path, blobs: Path) -> None:
+    run_here(settings(blobs, loop={"steps": 1}), tmp_path / "ffdm")
+    for steps in (1, 2):
+        plain = settings(
+            blobs,
+            start=str(tmp_path / "ffdm"),
+            optimiser={"new_factor": 0.0, "weight_decay": 0.0},
+            loop={"steps": steps},
+        )
+        plain["data"]["train"][0]["input"] = "volume"
+        plain["model"]["fusion"] = "timesform"
+        run_here(plain, tmp_path / str(steps))
+    old, one, two = (load_file(tmp_path / name / "last.safetensors") for name in ("ffdm", "1", "2"))
+    new = one.keys() - old.keys()
+    assert new
+    assert all(torch.equal(one[name], two[name]) for name in new)
+    assert not all(torch.equal(one[name], two[name]) for name in old)
+
+
+def test_several_proposals_answer_for_an_annotation_until_a_share_of_the_steps(tmp_path: Path, blobs: Path) -> None:
+    losses = {}
+    for matches, until in ((4, 1.0), (4, 0.5), (4, 0.0), (1, 1.0)):
+        plain = settings(blobs, loss={"matches": matches, "matches_until": until}, loop={"steps": 2, "log_every": 1})
+        folder = tmp_path / f"{matches}-{until}"
+        run_here(plain, folder)
+        losses[matches, until] = [line["loss"]["total"] for line in read_log(folder)]
+    assert losses[4, 0.5][0] == losses[4, 1.0][0] != losses[1, 1.0][0]
+    assert losses[4, 0.5][1] != losses[4, 1.0][1]
+    assert losses[4, 0.0] == losses[1, 1.0]
+
+
 @pytest.mark.parametrize("name", ["slices", "mip", "hm", "msp", "volume"])
 def test_every_input_trains_and_predicts(tmp_path: Path, blobs: Path, name: str) -> None:
     run_here(settings(blobs, loop={"steps": 1}), tmp_path / "ffdm")

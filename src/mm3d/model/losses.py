@@ -99,10 +99,14 @@ class LossWeights:
     matches: int = 1
     """How many proposals are matched with each annotation, a setting of training alone. Sparse R-CNN has 1. With 4,
     boxes are learned faster, but a cancer is then found several times and scores rank worse: end with 1."""
+    matches_until: float = 1.0
+    """After this share of the steps, each annotation is matched with one proposal."""
 
     def __post_init__(self) -> None:
         if self.matches < 1:
             raise InputError(f"loss.matches = {self.matches} must be at least 1.")
+        if not 0 <= self.matches_until <= 1:
+            raise InputError(f"loss.matches_until = {self.matches_until} must be from 0 to 1, a share of the steps.")
 
 
 @dataclass(frozen=True)

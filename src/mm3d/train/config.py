@@ -121,6 +121,9 @@ class OptimiserConfig(Section):
     body_factor: NotNegative = 1.0
     """The body of the backbone, without FPN, learns at this times that rate, in the dense stage, too: below 1 where it
     comes from ImageNet and FPN is new."""
+    new_factor: NotNegative = 1.0
+    """Heads and fusions that the start weights do not have, and which therefore start at random, learn at this times
+    the rate. Without start weights it is not used."""
     freeze: Annotated[int, Range(0, 4)] = 0
     """This many stages of the backbone, counted from the image, stay as the start weights have them. It saves time."""
     weight_decay: NotNegative = 1e-4

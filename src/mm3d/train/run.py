@@ -101,8 +101,9 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     if config.model.proposal_start == "fitted":
         detector.proposal_boxes.data = fit_start_boxes(breasts, config.model.proposals, config.augment)
     provenance = describe(config, breasts, console)
+    new: Sequence[str] = ()
     if config.start_weights is not None:
-        provenance["start"] = load_start(detector, config, console)
+        provenance["start"], new = load_start(detector, config, console)
     freeze_stages(detector.backbone, config.optimiser.freeze)
     if config.dense_first and not find_checkpoints(folder):
         stage = make_dense_config(config)
@@ -110,7 +111,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
         state = make_state(dense, stage.optimiser, folder / DENSE, provenance | {"stage": DENSE})
         fit(fabric, stage, state, breasts, cohorts, console)
     learner = fabric.to_device(DetectorLearner(detector, config.loss, autocast))
-    state = make_state(learner, config.optimiser, folder, provenance)
+    state = make_state(learner, config.optimiser, folder, provenance, new)
     fit(fabric, config, state, breasts, cohorts, console)
     best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
     say(console, f"Wrote {folder}: {state.step} steps{best}.")
@@ -167,8 +168,8 @@ def make_dense_config(config: TrainConfig) -> TrainConfig:
     )
 
 
-def load_start(detector: Detector, config: TrainConfig, console: Console) -> dict[str, Any]:
-    """Load the start weights. Returns where they come from."""
+def load_start(detector: Detector, config: TrainConfig, console: Console) -> tuple[dict[str, Any], Sequence[str]]:
+    """Load the start weights. Returns where they come from, and the names of the tensors that they do not have."""
     header = weights.read_header(config.start)
     for name in (n for n in MEANING if n in OF_BODY or not weights.has_only_body(config.start)):
         theirs, ours = getattr(header.config, name), getattr(config.model, name)
@@ -181,7 +182,7 @@ def load_start(detector: Detector, config: TrainConfig, console: Console) -> dic
     new = f", {len(transfer.new)} new ({', '.join(transfer.new[:2])}, …)" if transfer.new else ""
     dropped = f", {len(transfer.dropped)} dropped" if transfer.dropped else ""
     say(console, f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.")
-    return {"file": config.start, "provenance": header.provenance}
+    return {"file": config.start, "provenance": header.provenance}, transfer.new
 
 
 def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Console) -> dict[str, Any]:
@@ -222,13 +223,16 @@ class DetectorLearner(nn.Module):
         self.detector = detector
         self.weights = weights
         self.autocast = autocast
+        self.done = 0.0  # the share of the training that is done; `fit` sets it
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The total, which is minimised, and its terms, each summed over the heads, which are logged."""
         breasts = batch.breasts
         with torch.autocast(breasts.images.device.type, torch.bfloat16, enabled=self.autocast):
             detections = self.detector(breasts)
-        losses = detection_losses(detections, batch.targets, breasts.sizes, self.weights)
+        late = self.done >= self.weights.matches_until
+        weights = replace(self.weights, matches=1) if late else self.weights
+        losses = detection_losses(detections, batch.targets, breasts.sizes, weights)
         return losses.total, {name: term.sum() for name, term in losses.terms.items()}
 
     def predict(self, breast: TrainingBreast) -> BreastPrediction:
@@ -258,6 +262,7 @@ def fit(
             for group in state.optimiser.param_groups:
                 group["lr"] = rate * group["factor"]
             # The generator of a step follows from its number, so checkpoints need not keep it.
+            state.learner.done = state.step / loop.steps
             torch.manual_seed((loop.seed << 32) + state.step * ranks + rank)
             rows.append(_step(fabric, config, state, model, batches))
             state.step += 1

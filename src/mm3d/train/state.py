@@ -5,6 +5,7 @@ before it is kept. It holds no random state: order, augmentation and the generat
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,24 +49,33 @@ class State:
         return self.learner if self.average is None else self.average.module
 
 
-def make_state(learner: nn.Module, config: OptimiserConfig, folder: Path, provenance: dict[str, Any]) -> State:
-    """The state before the first step."""
+def make_state(
+    learner: nn.Module,
+    config: OptimiserConfig,
+    folder: Path,
+    provenance: dict[str, Any],
+    new: Collection[str] = (),
+) -> State:
+    """The state before the first step. `new` has the names of the detector's tensors that the start weights lack."""
     average = make_average(learner, config.ema) if config.ema else None
-    return State(learner, make_optimiser(learner, config), average, folder, provenance)
+    return State(learner, make_optimiser(learner, config, new), average, folder, provenance)
 
 
-def make_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    """AdamW with three groups: the backbone's body, FPN, and the rest. Each has its factor of the learning rate."""
-    named = list(model.named_parameters())
-    body = [parameter for name, parameter in named if BODY in name]
-    pyramid = [parameter for name, parameter in named if "backbone." in name and BODY not in name]
-    others = [parameter for name, parameter in named if "backbone." not in name]
+def make_optimiser(model: nn.Module, config: OptimiserConfig, new: Collection[str] = ()) -> torch.optim.AdamW:
+    """AdamW with four groups: the backbone's body, FPN, what is new beside the start weights, and the rest. Each has
+    its factor of the learning rate."""
+    groups: dict[str, list[nn.Parameter]] = {"body": [], "pyramid": [], "new": [], "rest": []}
+    for name, parameter in model.named_parameters():
+        in_backbone = "pyramid" if "backbone." in name else "new" if name.removeprefix("detector.") in new else "rest"
+        groups["body" if BODY in name else in_backbone].append(parameter)
+    factors = {
+        "body": config.backbone_factor * config.body_factor,
+        "pyramid": config.backbone_factor,
+        "new": config.new_factor,
+        "rest": 1.0,
+    }
     return torch.optim.AdamW(
-        [
-            {"params": body, "factor": config.backbone_factor * config.body_factor},
-            {"params": pyramid, "factor": config.backbone_factor},
-            {"params": others, "factor": 1.0},
-        ],
+        [{"params": parameters, "factor": factors[name]} for name, parameters in groups.items()],
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
     )
