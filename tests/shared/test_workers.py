@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+import numpy as np
+
 from mm3d.shared.workers import Outcome, Task, Workers
 
 
@@ -45,3 +47,17 @@ def test_a_worker_has_one_thread_whatever_the_machine_has() -> None:
         workers.submit(Task(0, threads, (0,), seconds=60.0))
         assert [outcome.result for outcome in workers.outcomes()] == [["1", "1"]]
     assert dict(os.environ) == before
+
+
+def take(size: int) -> int:
+    return len(np.ones(size, dtype=np.uint8))
+
+
+def test_what_asks_for_too_much_memory_fails_and_the_next_task_is_done() -> None:
+    """A file whose size nobody noticed must not bring the whole computer to its knees."""
+    with Workers(1, memory=1_000_000_000) as workers:
+        for key, size in enumerate([1000, 2_000_000_000, 2000]):
+            workers.submit(Task(key, take, (size,), seconds=60.0))
+        outcomes: dict[int, Outcome] = {outcome.key: outcome for outcome in workers.outcomes()}
+    assert (outcomes[0].result, outcomes[2].result) == (1000, 2000)
+    assert "more memory" in outcomes[1].failure

@@ -33,6 +33,17 @@ whole_number = _number(int, 1, 2**31)
 share = _number(float, 0, 1)
 
 
+def add_max_pixels(parser: argparse._ActionsContainer) -> None:
+    """Add --max-pixels, which is in millions for the user."""
+    parser.add_argument(
+        "--max-pixels",
+        type=whole_number,
+        default=2000,
+        metavar="N",
+        help="do not read a view with more than N million pixels in all its slices, whatever its file claims",
+    )
+
+
 # Options that say how views are prepared, by the names they have in PrepareSettings.
 PREPARATION = ("width", "length", "slices", "intensity")
 

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from mm3d.cli.options import FOR_TORCH, PREPARATION, Commands, add_preparation, share, whole_number
+from mm3d.cli.options import FOR_TORCH, PREPARATION, Commands, add_max_pixels, add_preparation, share, whole_number
 
 
 def add_predict(commands: Commands) -> None:
@@ -75,6 +75,7 @@ def _add_exams(exams: argparse._ArgumentGroup) -> None:
     )
     add_preparation(exams, by="the weights")
     exams.add_argument("--jobs", type=int, help="number of processes that read images (default: one per core)")
+    add_max_pixels(exams)
 
 
 def _add_rules(rules: argparse._ArgumentGroup) -> None:
@@ -124,5 +125,6 @@ def _predict(arguments: argparse.Namespace) -> int:
         identifiers=arguments.with_identifiers,
         preparation={name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None} or None,
         jobs=arguments.jobs,
+        max_pixels=arguments.max_pixels * 1_000_000,
     )
     return run(arguments.exams, arguments.output, options, began)

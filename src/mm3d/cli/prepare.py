@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mm3d.cli.options import Commands, add_preparation, given_preparation, share
+from mm3d.cli.options import Commands, add_max_pixels, add_preparation, given_preparation, share
 from mm3d.data.datasets import DATASETS, find_reader
 from mm3d.data.records import Cohort
 from mm3d.shared.errors import InputError
@@ -36,6 +36,7 @@ def add_prepare(commands: Commands) -> None:
     prepare.add_argument(
         "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
     )
+    add_max_pixels(prepare)
     option = prepare.add_argument_group("for DATASET images only").add_argument
     table = "CSV or COCO file that describes the images (default: the only CSV file of FOLDER)"
     option("--table", type=Path, metavar="FILE", help=table)
@@ -73,4 +74,5 @@ def _prepare(arguments: argparse.Namespace) -> int:
         return cohort if chosen is None else split_patients(cohort, chosen)
 
     settings = PrepareSettings(**given_preparation(arguments))
-    return run(read_and_split, arguments.folder, arguments.output, settings, arguments.jobs)
+    pixels = arguments.max_pixels * 1_000_000
+    return run(read_and_split, arguments.folder, arguments.output, settings, arguments.jobs, pixels)

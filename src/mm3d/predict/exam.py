@@ -24,6 +24,7 @@ from mm3d.data.inputs import Histogram, InputName
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.data.prepare.run import prepare_breasts
+from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.data.records import Breast, Modality, View
 from mm3d.output.predictions import Finding, ViewPrediction
 from mm3d.output.result import ExamResult, Method, ReadProblem, ViewResult
@@ -73,6 +74,7 @@ class Setup:
     prepare: PrepareSettings
     jobs: int
     method: Method  # what results say about all of this
+    max_pixels: int = MAX_PIXELS  # of all slices of a view
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def _read_images(exam: Exam, setup: Setup, work: Path) -> tuple[list[PreparedBre
     if not exam.breasts:
         other = "other " if exam.problems else ""
         raise InputError(" ".join((f"it has no {other}CC or MLO view to look at; export it again.", *exam.notes)))
-    breasts, failures = prepare_breasts(exam.breasts, exam.headers, setup.prepare, work, setup.jobs)
+    breasts, failures = prepare_breasts(exam.breasts, exam.headers, setup.prepare, work, setup.jobs, setup.max_pixels)
     views = {view.name: view for breast in exam.breasts for view in breast.views}
     problems = []
     for failure in failures:

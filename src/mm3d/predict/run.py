@@ -23,6 +23,7 @@ from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.run import start_workers
+from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.model import weights
 from mm3d.model.config import EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
@@ -61,6 +62,7 @@ class Options:
     identifiers: bool = False
     preparation: dict[str, Any] | None = None  # what differs from the preparation of the weights
     jobs: int | None = None
+    max_pixels: int = MAX_PIXELS  # of all slices of a view
 
 
 def run(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
@@ -178,7 +180,7 @@ def make_setup(options: Options) -> Setup:
     )
     jobs = worker_count(options.jobs)
     load = partial(_load_model, path, options.chunk, engine, options.precision)
-    return Setup(load, chosen, histogram, options.settings, prepare, jobs, method)
+    return Setup(load, chosen, histogram, options.settings, prepare, jobs, method, options.max_pixels)
 
 
 def _load_model(*arguments: Any) -> "Detector":

@@ -64,10 +64,14 @@ class _Worker:
 
 
 class Workers:
-    """Up to `count` processes. They start when there is work, and are replaced when they die. Use it with `with`."""
+    """Up to `count` processes. They start when there is work, and are replaced when they die. Use it with `with`.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    With `memory`, no process may have more bytes than this for itself, where the system has such a limit. Files that
+    are mapped do not count.
+    """
+
+    def __init__(self, count: int, memory: int | None = None) -> None:
+        self.count, self.memory = count, memory
         self.workers: list[_Worker] = []
         self.waiting: deque[Task] = deque()
 
@@ -101,7 +105,7 @@ class Workers:
             if worker is None:
                 if len(self.workers) == self.count:
                     return
-                worker = _start_worker(self.waiting[0])
+                worker = _start_worker(self.waiting[0], self.memory)
                 self.workers.append(worker)
             task = self.waiting.popleft()
             worker.task, worker.deadline = task, time.monotonic() + task.seconds
@@ -142,10 +146,10 @@ def start_server(module: str) -> None:
             forkserver.ensure_running()
 
 
-def _start_worker(task: Task) -> _Worker:
+def _start_worker(task: Task, memory: int | None) -> _Worker:
     start_server(task.function.__module__)
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+    process = CONTEXT.Process(target=_serve, args=(theirs, memory), daemon=True)
     with _as_workers():
         process.start()
     theirs.close()
@@ -169,8 +173,21 @@ def _as_workers() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _serve(connection: Connection) -> None:
+def _limit_memory(size: int) -> None:
+    """Let this process have no more memory for itself. What a decoder asks for beyond it, it does not get."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY or size < most:
+        resource.setrlimit(resource.RLIMIT_DATA, (size, most))
+
+
+def _serve(connection: Connection, memory: int | None) -> None:
     """In the worker: take a call and send its result, until the parent is gone."""
+    if memory is not None:
+        _limit_memory(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows does not pass it on.
     while True:
         try:
@@ -180,7 +197,7 @@ def _serve(connection: Connection) -> None:
         try:
             answer = (function(*arguments), "")
         except MemoryError:
-            answer = (None, "it needs more memory than there is; use fewer --jobs.")
+            answer = (None, "it needs more memory than there is, or than one file may use; use fewer --jobs.")
         except Exception as error:  # Also a bug of ours or of a library costs this input, not the run.
             answer = (None, describe_error(error))
         try:

@@ -24,6 +24,8 @@ PLUGINS = {
     "HTJ2K": "pylibjpeg",
 }
 
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n"  # how a JP2 file begins, which some put around their codestream
+
 Frame = NDArray[np.integer]  # (rows, columns)
 
 
@@ -113,12 +115,8 @@ def _decode(header: Header, encoded: bytes) -> Frame:
 
 def _check_codestream(header: Header, encoded: bytes, compression: str) -> None:
     """Compare the size inside the compressed data with the header's before a decoder makes room for it."""
-    size = None
     if compression in ("JPEG 2000", "HTJ2K"):
-        at = encoded.find(b"\xff\x4f\xff\x51")
-        if at >= 0 and len(encoded) >= at + 24:
-            right, bottom, left, top = struct.unpack(">IIII", encoded[at + 8 : at + 24])
-            size = (bottom - top, right - left)
+        size = _jpeg_2000_size(encoded)
     elif compression.startswith("JPEG"):
         size = _jpeg_size(encoded)
     else:
@@ -132,11 +130,31 @@ def _check_codestream(header: Header, encoded: bytes, compression: str) -> None:
         )
 
 
+def _jpeg_2000_size(encoded: bytes) -> tuple[int, int] | None:
+    """Height and width in the SIZ segment of a JPEG 2000 codestream, which must be the first, or in a JP2 file."""
+    at = 0
+    if encoded.startswith(JP2):
+        while encoded[at + 4 : at + 8] != b"jp2c":  # the box with the codestream; others may hold anything
+            length = int.from_bytes(encoded[at : at + 4], "big")
+            if length < 8:  # the end, or a length in 64 bits, which no frame needs
+                return None
+            at += length
+        at += 8
+    if encoded[at : at + 4] != b"\xff\x4f\xff\x51" or len(encoded) < at + 45:
+        return None
+    right, bottom, left, top = struct.unpack(">IIII", encoded[at + 8 : at + 24])
+    components, _, *steps = struct.unpack(">HBBB", encoded[at + 40 : at + 45])
+    return (bottom - top, right - left) if (components, steps) == (1, [1, 1]) else None
+
+
 def _jpeg_size(encoded: bytes) -> tuple[int, int] | None:
     """Height and width in the frame header of a JPEG or JPEG-LS stream."""
     at = 2
     while encoded[:2] == b"\xff\xd8" and at + 9 <= len(encoded) and encoded[at] == 0xFF:
         marker = encoded[at + 1]
+        if marker == 0xFF:  # a byte that fills up; decoders skip it
+            at += 1
+            continue
         if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
             return struct.unpack(">HH", encoded[at + 5 : at + 9])
         at += 2 + struct.unpack(">H", encoded[at + 2 : at + 4])[0]

@@ -4,8 +4,10 @@ A header may be wrong. Sizes are checked against limits and against the file bef
 """
 
 import hashlib
+import io
 import re
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +15,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pydicom
-from pydicom.dataset import Dataset
+from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.errors import InvalidDicomError
+from pydicom.filereader import read_file_meta_info
 
 from mm3d.data.dicom.window import StoredImage, first_value, read_display
 from mm3d.data.records import Laterality, Position
@@ -41,11 +44,14 @@ COMPRESSED = {
     "1.2.840.10008.1.2.4.203": "HTJ2K",
 }
 JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
+DEFLATED = "1.2.840.10008.1.2.1.99"  # everything behind the file meta information is compressed as in a zip file
 ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
 
 # No detector and no volume is larger. A file that claims more is damaged or an attack.
 MAX_SIDE, MAX_FRAMES = 10_000, 1_000
 MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay below 300
+MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
+PIXEL_DATA = 0x7FE00010
 
 VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
 VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
@@ -154,6 +160,9 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
         raise InputError(f"{path} is not a file; give DICOM files.")
     names = None if tags is None else list(tags)
     try:
+        meta = read_file_meta_info(path)
+        if meta.get("TransferSyntaxUID") == DEFLATED:
+            return _read_deflated(path, meta), 0
         with path.open("rb") as file:
             dataset = pydicom.dcmread(file, stop_before_pixels=True, defer_size=1_000_000, specific_tags=names)
             return dataset, file.tell()
@@ -164,6 +173,18 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
     except Exception as error:  # any exception means a damaged header
         raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
+
+
+def _read_deflated(path: Path, meta: FileMetaDataset) -> Dataset:
+    """Everything in front of the pixels of a deflated file. pydicom would inflate it whole, a thousandfold."""
+    with path.open("rb") as file:
+        file.seek(128 + 4 + 12 + int(meta.FileMetaInformationGroupLength))  # preamble, DICM, and this element
+        plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(file.read(MAX_INFLATED), MAX_INFLATED)
+    dataset = pydicom.filereader.read_dataset(
+        io.BytesIO(plain), is_implicit_VR=False, is_little_endian=True, stop_when=lambda tag, *_: tag == PIXEL_DATA
+    )
+    dataset.file_meta = meta
+    return dataset
 
 
 def _make_header(path: Path, dataset: Dataset, end: int) -> Header:

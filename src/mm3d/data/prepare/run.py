@@ -17,7 +17,7 @@ from mm3d.data.dicom.window import StoredImage
 from mm3d.data.prepare import prepared
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
-from mm3d.data.prepare.view import Plan, begin_view, fill_slices, fill_view, plan_view
+from mm3d.data.prepare.view import MAX_PIXELS, Plan, begin_view, fill_slices, fill_view, plan_view
 from mm3d.data.records import Breast, Cohort, Problem, View
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
@@ -26,6 +26,7 @@ from mm3d.shared.workers import Outcome, Task, Workers, start_server, worker_cou
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames; no real file takes that long
 SECONDS_PER_FRAME = 30.0
+WORKER_MEMORY = 3_000_000_000  # bytes; a mammogram of 10,000 x 10,000 pixels needs half of it
 CUT = 0.1  # share of an annotation outside the crop from which it is mentioned
 SHOWN = 8  # kinds of problem that are printed; all problems are in problems.csv
 PATH = re.compile(r"\S*/\S*")  # reasons that differ only in a path are of one kind
@@ -53,11 +54,13 @@ def prepare_views(
     advance: Callable[[], None] = lambda: None,
     headers: Mapping[Path, Header] | None = None,
     display: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[list[PreparedView], list[Problem]]:
     """Prepare the views that a folder does not have yet. Returns all that it has now, and the views that failed.
 
     `advance` is called after each view. Headers that are given are not read again. Into the folder `display`, the
-    stored slices of the views that are prepared now are written as they are shown.
+    stored slices of the views that are prepared now are written as they are shown. Views with more than `max_pixels`
+    are not read.
     """
     (folder / "views").mkdir(parents=True, exist_ok=True)
     remove_partial(folder / "views")
@@ -80,8 +83,8 @@ def prepare_views(
             todo.append(_Job(view, key, partial_path(folder / "views" / f"{key}.npy"), shown, known))
     try:
         if todo:
-            with Workers(jobs) as workers:
-                for job in _run_jobs(todo, settings, workers, jobs):
+            with Workers(jobs, WORKER_MEMORY) as workers:
+                for job in _run_jobs(todo, settings, workers, jobs, max_pixels):
                     advance()
                     if job.failure:
                         problems.append(Problem(job.view.name, job.failure))
@@ -94,14 +97,16 @@ def prepare_views(
     return done, problems
 
 
-def _run_jobs(todo: list[_Job], settings: PrepareSettings, workers: Workers, jobs: int) -> Iterator[_Job]:
+def _run_jobs(
+    todo: list[_Job], settings: PrepareSettings, workers: Workers, jobs: int, max_pixels: int
+) -> Iterator[_Job]:
     """Give each job back when it is done or has failed."""
     waiting = iter(todo)
 
     def begin_next() -> None:
         job = next(waiting, None)
         if job:
-            arguments = (job.view, job.headers, settings, job.partial, job.display_slices)
+            arguments = (job.view, job.headers, settings, job.partial, job.display_slices, max_pixels)
             workers.submit(Task(job, begin_view, arguments, SECONDS_TO_BEGIN))
 
     for _ in range(2 * jobs):  # enough to keep every worker busy while the last parts of a volume are filled
@@ -138,7 +143,12 @@ def start_workers() -> None:
 
 
 def prepare_breasts(
-    breasts: Sequence[Breast], headers: Mapping[Path, Header], settings: PrepareSettings, folder: Path, jobs: int
+    breasts: Sequence[Breast],
+    headers: Mapping[Path, Header],
+    settings: PrepareSettings,
+    folder: Path,
+    jobs: int,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[list[PreparedBreast], list[Problem]]:
     """Prepare the views of some breasts for prediction.
 
@@ -149,6 +159,7 @@ def prepare_breasts(
     settings : size and grey values of the prepared views.
     folder : where the pixels go, usually a temporary folder.
     jobs : how many worker processes may run.
+    max_pixels : of all slices of a view together; larger views are not read.
 
     Returns
     -------
@@ -159,7 +170,9 @@ def prepare_breasts(
     display = folder / "display"
     display.mkdir(parents=True, exist_ok=True)
     views = [view for breast in breasts for view in breast.views]
-    done, problems = prepare_views(views, folder, settings, jobs, headers=headers, display=display)
+    done, problems = prepare_views(
+        views, folder, settings, jobs, headers=headers, display=display, max_pixels=max_pixels
+    )
     by_name = {view.view.name: view for view in done}
     ready = [
         PreparedBreast(breast, tuple(by_name[view.name] for view in breast.views if view.name in by_name))
@@ -178,7 +191,14 @@ def prepare_array(
     prepared.write_view(folder, key, output, plan.file)
 
 
-def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: PrepareSettings, jobs: int | None) -> int:
+def run(
+    read: Callable[[Path], Cohort],
+    folder: Path,
+    output: Path,
+    settings: PrepareSettings,
+    jobs: int | None,
+    max_pixels: int = MAX_PIXELS,
+) -> int:
     """Read a dataset, prepare it, write the lists and print the summary. Returns the exit code."""
     count = worker_count(jobs)
     if not folder.is_dir():
@@ -193,7 +213,7 @@ def run(read: Callable[[Path], Cohort], folder: Path, output: Path, settings: Pr
         reason = f" ({cohort.problems[0].subject}: {cohort.problems[0].reason})" if cohort.problems else ""
         raise InputError(f"{folder} has no image of {cohort.name} that can be used{reason}; are its images there?")
     with show_progress(console, "preparing", len(views)) as advance:
-        done, failures = prepare_views(views, output, settings, count, advance)
+        done, failures = prepare_views(views, output, settings, count, advance, max_pixels=max_pixels)
     problems = [*cohort.problems, *failures]
     keys = {view.view.name: view.pixels.stem for view in done}
     prepared.write_cohort(output, cohort, keys, problems)

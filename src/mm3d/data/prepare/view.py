@@ -35,6 +35,8 @@ from mm3d.shared.errors import InputError
 WHITE = 65535  # of prepared views in 16 bits: 0 is black, this is white
 FEW_SLICES = 4  # the worker that plans a view with no more slices fills it at once
 PERCENTILES = (1.0, 99.8)
+# Of all stored slices of a view together. 100 slices of 3328 x 2560 pixels have 0.85 thousand million.
+MAX_PIXELS = 2_000_000_000
 
 Slice = NDArray[np.integer]  # (rows, columns)
 ReadSlice = Callable[[int], Slice]  # reads a stored slice, bright where there is tissue
@@ -71,11 +73,12 @@ def begin_view(
     settings: PrepareSettings,
     pixels: Path,
     display_slices: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[tuple[Header, ...], Plan, bool]:
     """Plan a view in files, and create its npy file, and one for its slices as they are shown if that is wanted.
 
-    Headers that are given are not read again. Returns them in the order of the slices (a picture has none), the plan,
-    and whether the files are filled already.
+    Headers that are given are not read again. A view with more than `max_pixels` is refused. Returns the headers in the
+    order of the slices (a picture has none), the plan, and whether the files are filled already.
     """
     if view.picture is not None:
         image, picture = read_picture(view.files[0], view.picture)
@@ -85,6 +88,7 @@ def begin_view(
         return (), plan, True
     headers = sort_headers([read_header(path) for path in view.files] if headers is None else headers)
     count = sum(header.frames for header in headers)
+    _check_size(headers[0], count, max_pixels)
     with SliceReader(headers) as reader:
         plan = plan_view(view, headers[0], count, reader.read, settings)
         _create(plan, count, pixels, display_slices)
@@ -100,6 +104,17 @@ def fill_view(
     """Fill some slices of a planned view's file, and the stored slices that they are made from."""
     with SliceReader(headers) as reader:
         _fill(reader.read, plan, pixels, which, display_slices)
+
+
+def _check_size(header: Header, slice_count: int, max_pixels: int) -> None:
+    """A header may claim any size, and a file be created for it, before a decoder says that it is not true."""
+    pixels = slice_count * header.rows * header.columns
+    if pixels > max_pixels:
+        raise InputError(
+            f"{header.path} has {slice_count} slices of {header.rows} x {header.columns} pixels, {pixels / 1e6:.0f} "
+            f"million in all, and at most {max_pixels / 1e6:.0f} million are read; if that is its real size, give a "
+            "larger --max-pixels."
+        )
 
 
 def _create(plan: Plan, slice_count: int, pixels: Path, display_slices: Path | None) -> None:
