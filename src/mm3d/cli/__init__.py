@@ -24,6 +24,8 @@ from mm3d.shared.errors import InputError, describe_error
 DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
 # Options of `phantom` that are settings of the trial, by the names they have there.
 TRIAL = ("breasts", "seed", "scale", "system", "malignant", "benign", "contrast")
+OF_FILE = ("position", "laterality")  # and those of a trial of --anatomy
+BREASTS = 100  # of a trial, unless the user says how many
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,16 +130,23 @@ def _add_phantom(commands: Commands) -> None:
         "output", type=Path, metavar="OUT", help="the folder to write: new, empty, or of the same trial"
     )
     option = phantom.add_argument_group("the trial").add_argument
-    option("--breasts", type=whole_number, default=100, metavar="N", help="number of breasts")
+    option("--breasts", type=whole_number, metavar="N", help=f"number of breasts (default: {BREASTS})")
     option("--seed", type=seed, default=0, metavar="N", help="another seed gives other breasts")
     sizes = "size of the images: tiny for tests, mini and midi for training on CPUs, full as from a scanner"
     option("--scale", choices=("tiny", "mini", "midi", "full"), default="mini", help=sizes)
     vendors = "vendor of the tomosynthesis system; mixed draws one for each patient"
     option("--system", choices=("hologic", "siemens", "ge", "mixed"), default="hologic", help=vendors)
-    option("--malignant", type=share, default=0.4, metavar="P", help="probability that a breast has cancer")
-    option("--benign", type=share, default=0.3, metavar="P", help="probability that a breast has only benign findings")
+    malignant = "probability that a breast has cancer (default: 0.4)"
+    option("--malignant", type=share, metavar="P", help=malignant)
+    benign = "probability that a breast has only benign findings (default: 0.3)"
+    option("--benign", type=share, metavar="P", help=benign)
     contrast = "contrast of lesions against fat; 1 is realistic, higher is easier"
     option("--contrast", type=float, default=1.0, metavar="K", help=contrast)
+    option = phantom.add_argument_group("a breast that others made, instead of drawn ones").add_argument
+    anatomy = "the tissue labels of a compressed breast of VICTRE, with FILE.raw or FILE.raw.gz beside it"
+    option("--anatomy", type=Path, metavar="FILE.mhd", help=anatomy)
+    option("--position", choices=("CC", "MLO"), help="its view (default: CC)")
+    option("--laterality", choices=("L", "R"), help="its side (default: L)")
     written = phantom.add_argument_group("output")
     formats = "DICOM files and tables, or prepared views as of 'mm3d prepare'; only these have the options below"
     written.add_argument("--format", choices=("dicom", "prepared"), default="dicom", help=formats)
@@ -157,8 +166,20 @@ def _phantom(arguments: argparse.Namespace) -> int:
         settings = dataclasses.replace(PREPARED[arguments.scale], **given)
     elif given:
         raise InputError(f"--{next(iter(given))} is for --format prepared only: DICOM files hold the images unchanged.")
-    trial = Trial(**{name: getattr(arguments, name) for name in TRIAL})
-    return make_trial(trial, arguments.output, settings, arguments.jobs)
+    trial = {name: value for name in TRIAL if (value := getattr(arguments, name)) is not None}
+    of_file = {name: value for name in OF_FILE if (value := getattr(arguments, name)) is not None}
+    if not arguments.anatomy:
+        if of_file:
+            raise InputError(f"--{next(iter(of_file))} is for --anatomy only: other breasts have both views and sides.")
+        return make_trial(Trial(**{"breasts": BREASTS} | trial), arguments.output, settings, arguments.jobs)
+    from mm3d.phantom.victre import VictreTrial, read_victre, render_victre
+
+    if drawn := next((name for name in ("breasts", "malignant", "benign") if name in trial), None):
+        raise InputError(f"--{drawn} is for drawn breasts only; leave it out with --anatomy, which is one breast.")
+    path, labels = arguments.anatomy, read_victre(arguments.anatomy).hash
+    one = VictreTrial(breasts=1, anatomy=path.name, labels=labels, **trial, **of_file)
+    render = functools.partial(render_victre, path)
+    return make_trial(one, arguments.output, settings, arguments.jobs, render)
 
 
 def _add_import_weights(commands: Commands) -> None:

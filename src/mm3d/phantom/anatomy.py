@@ -191,7 +191,7 @@ def compress(anatomy: Anatomy, position: Position, scale: Scale) -> CompressedBr
         y = y - 0.1 * anatomy.length
     edge = _outline(anatomy, position, y)
     x = (np.arange(columns) + 0.5) * pixel
-    inside = _signed_distance(x[None, :] < edge[:, None], pixel)
+    inside = signed_distance(x[None, :] < edge[:, None], pixel)
     radius = anatomy.nipple_radius
     nipple = radius - np.hypot(x[None, :] - anatomy.nipple_distance - 0.2 * radius, y[:, None])
     near = np.maximum(inside, nipple) > -2 * pixel
@@ -229,7 +229,7 @@ def _outline(anatomy: Anatomy, position: Position, y: NDArray[np.float64]) -> ND
     return anatomy.nipple_distance * bow
 
 
-def _signed_distance(mask: NDArray[np.bool_], pixel: float) -> NDArray[np.float64]:
+def signed_distance(mask: NDArray[np.bool_], pixel: float) -> NDArray[np.float64]:
     """mm to the border of a mask, negative outside. The mask goes on beyond the image, without a border there."""
     padded = np.pad(mask, 1, mode="edge")
     distance = ndimage.distance_transform_edt(padded) - ndimage.distance_transform_edt(~padded)

@@ -65,9 +65,17 @@ def draw_lesion(rng: np.random.Generator, malignant: bool, one_view: float, cont
     views: tuple[Position, ...] = ("CC", "MLO")
     if rng.random() < one_view:
         views = (views[rng.integers(2)],)
-    attenuation = FAT + contrast * (rng.uniform(*MASS) - FAT)
-    # Coarse pixels wash specks out, so that calcium needs a higher power of the contrast.
-    return Lesion(kind, size, attenuation, contrast**4 * CALCIUM, int(rng.integers(2**31)), views)
+    attenuation = mass_attenuation(rng.uniform(*MASS), contrast)
+    return Lesion(kind, size, attenuation, calcium_attenuation(contrast), int(rng.integers(2**31)), views)
+
+
+def mass_attenuation(real: float, contrast: float) -> float:
+    return FAT + contrast * (real - FAT)
+
+
+def calcium_attenuation(contrast: float) -> float:
+    """Coarse pixels wash specks out, so that calcium needs a higher power of the contrast."""
+    return contrast**4 * CALCIUM
 
 
 # ---- places -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Everything about breast `i` follows from the settings, the seed and i. So any nu
 can be stopped, continued and extended. Breasts 2n and 2n + 1 are the left and the right breast of patient n.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm3d.data.records import Annotation, Breast, Key, Label, Laterality, Modality, Position, View
-from mm3d.phantom.anatomy import SCALES, Array, CompressedBreast, Place, compress, draw_anatomy
+from mm3d.phantom.anatomy import SCALES, Anatomy, Array, CompressedBreast, Place, compress, draw_anatomy
 from mm3d.phantom.annotations import annotate
 from mm3d.phantom.imaging import SYSTEMS, SyntheticView, System, Tomosynthesis, take_mammogram
 from mm3d.phantom.lesions import Insertion, Lesion, draw_lesion, draw_place, insert_lesion
 from mm3d.phantom.processing import BITS, process_mammogram, process_slices
-from mm3d.phantom.tissue import draw_structure, make_surrounding_fat, make_tissue
+from mm3d.phantom.tissue import FAT, draw_structure, make_surrounding_fat, make_tissue
 from mm3d.shared.config import check
 from mm3d.shared.errors import InputError
 
@@ -75,6 +76,11 @@ class Phantom:
     breast: CompressedBreast
     volume: Array  # (z, y, x) attenuation in 1/mm, lesions included
     lesions: tuple[Insertion, ...]
+    air: Array | None = None  # (z, y, x) share of air; None: what is outside the surface of the breast
+
+    def surrounding_fat(self) -> Array:
+        """(z, y, x) attenuation in 1/mm of fat wherever there is no breast between the plates."""
+        return make_surrounding_fat(self.breast) if self.air is None else FAT * self.air
 
 
 def render_breast(trial: Trial, index: int) -> tuple[Breast, list[SyntheticView]]:
@@ -88,11 +94,23 @@ def render_breast(trial: Trial, index: int) -> tuple[Breast, list[SyntheticView]
     images: list[SyntheticView] = []
     for number in range(len(POSITIONS)):
         rng = make_generator(trial, index, NOISE, number)
-        images += _image_view(phantoms.pop(0), system, laterality, names, rng)  # nothing else holds its volume then
-    breast = Breast(
+        images += image_view(phantoms.pop(0), system, laterality, names, rng)  # nothing else holds its volume then
+    return describe_breast(names, laterality, draw_case(trial, index)[0], images, anatomy, system), images
+
+
+def describe_breast(
+    names: tuple[str, str],
+    laterality: Laterality,
+    label: Label,
+    images: Iterable[SyntheticView],
+    anatomy: Anatomy,
+    system: System,
+) -> Breast:
+    """The record of a breast."""
+    return Breast(
         *names,
         laterality=laterality,
-        label=draw_case(trial, index)[0],
+        label=label,
         views=tuple(image.view for image in images),
         attributes={
             "density": anatomy.density_class,
@@ -101,7 +119,6 @@ def render_breast(trial: Trial, index: int) -> tuple[Breast, list[SyntheticView]
             "vendor": system.name,
         },
     )
-    return breast, images
 
 
 def choose_system(trial: Trial, patient: int) -> System:
@@ -149,13 +166,13 @@ def make_phantoms(trial: Trial, index: int) -> tuple[Phantom, Phantom]:
     return cc, mlo
 
 
-def _image_view(
+def image_view(
     phantom: Phantom, system: System, laterality: Laterality, names: tuple[str, str], rng: np.random.Generator
 ) -> tuple[SyntheticView, SyntheticView]:
     """The mammogram and the volume of a view."""
     breast, lesions, volume = phantom.breast, phantom.lesions, phantom.volume
     grid, scale = breast.grid, breast.scale
-    fat = make_surrounding_fat(breast)
+    fat = phantom.surrounding_fat()
     mammogram = take_mammogram(volume, fat, scale.pixel, scale.slice, rng)
     tomosynthesis = Tomosynthesis(system, grid.z, len(grid.y), scale.pixel)
     projections = tomosynthesis.take_projections(volume, lesions, fat, rng)
