@@ -3,7 +3,8 @@
     python tools/audit_phantom.py OUT --breasts 100 --scale mini
 
 prints a table and writes OUT/audit.json and OUT/montage.png. A figure passes if it lies within its gate. The exit code
-is 1 if a figure fails. Breasts are made in memory; no DICOM file is written.
+is 1 if a figure fails. Breasts are made in memory; no DICOM file is written. With --anatomy FILE.mhd, it measures that
+breast of VICTRE instead, and makes no montage.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from mm3d.phantom.annotations import Spectrum, detectability, find_box, find_vis
 from mm3d.phantom.imaging import SyntheticView, Tomosynthesis, reconstruct_lesion, take_mammogram
 from mm3d.phantom.lesions import KINDS
 from mm3d.phantom.processing import process_mammogram, process_slices
-from mm3d.phantom.tissue import make_surrounding_fat, muscle_distance
+from mm3d.phantom.tissue import muscle_distance
 from mm3d.phantom.trial import (
     ANATOMY,
     NOISE,
@@ -43,6 +44,7 @@ from mm3d.phantom.trial import (
     make_phantoms,
     render_breast,
 )
+from mm3d.phantom.victre import LabelVolume, VictreTrial, make_victre_phantom, read_victre
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import show_progress
 from mm3d.shared.errors import InputError
@@ -157,14 +159,22 @@ def measure_breast(trial: Trial, index: int) -> list[ViewMeasures]:
     return measures
 
 
+def measure_victre(trial: VictreTrial, volume: LabelVolume) -> ViewMeasures:
+    """The view of a breast of VICTRE."""
+    phantom = make_victre_phantom(volume, trial)
+    grid = phantom.breast.grid
+    tomosynthesis = Tomosynthesis(choose_system(trial, 0), grid.z, len(grid.y), phantom.breast.scale.pixel)
+    return _measure_view(phantom, tomosynthesis, make_generator(trial, 0, NOISE, 0))
+
+
 def _measure_view(phantom: Phantom, tomosynthesis: Tomosynthesis, rng: np.random.Generator) -> ViewMeasures:
     breast, scale = phantom.breast, phantom.breast.scale
-    fat = make_surrounding_fat(breast)
+    fat = phantom.surrounding_fat()
     mammogram = take_mammogram(phantom.volume, fat, scale.pixel, scale.slice, rng)
     projections = tomosynthesis.take_projections(phantom.volume, phantom.lesions, fat, rng)
     slices = tomosynthesis.make_slices(projections, phantom.lesions)
     whole, centre = breast.inside > 0, breast.inside > 5
-    if breast.position == "MLO":  # the spectra are those of gland and fat, without the muscle
+    if breast.position == "MLO" and phantom.air is None:  # the spectra are those of gland and fat, without the muscle
         centre &= muscle_distance(breast) < -3
     middle = slice(len(slices) // 4, 3 * len(slices) // 4, max(1, len(slices) // 8))
     grey = process_slices(slices, breast, tomosynthesis.system.name)[middle]
@@ -235,7 +245,7 @@ def make_table(trial: Trial, views: Sequence[ViewMeasures]) -> list[Row]:
         *_contrast_rows(lesions),
         *_visibility_rows(lesions, pixel),
         *_box_rows(lesions),
-        *_women_rows(trial),
+        *([] if isinstance(trial, VictreTrial) else _women_rows(trial)),
     ]
 
 
@@ -252,8 +262,8 @@ def _texture_rows(views: Sequence[ViewMeasures], pixel: float) -> list[Row]:
     cc, mlo = ([view.beta_ffdm for view in views if view.position == position] for position in ("CC", "MLO"))
     rows = [
         Row("β, mammogram", _mean(view.beta_ffdm for view in views), n, "2.8-3.06", 2.9, 3.4, note),
-        Row("β, mammogram, CC", _mean(cc), len(cc), "3.17"),
-        Row("β, mammogram, MLO", _mean(mlo), len(mlo), "3.30"),
+        *([Row("β, mammogram, CC", _mean(cc), len(cc), "3.17")] if cc else []),
+        *([Row("β, mammogram, MLO", _mean(mlo), len(mlo), "3.30")] if mlo else []),
         Row("β, slice", _mean(view.beta_dbt for view in views), n, "2.88 ± 0.40", 2.6, 3.3, note),
     ]
     for number, (size, real) in enumerate(KURTOSIS.items()):
@@ -402,14 +412,18 @@ def _draw_tile(picture: NDArray[np.floating], annotation: Annotation, spacing: f
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def audit(trial: Trial, output: Path, jobs: int | None) -> int:
+def audit(trial: Trial, output: Path, jobs: int | None, volume: LabelVolume | None = None) -> int:
     """Measure a trial, print the table, and write audit.json and montage.png. Returns 1 if a gate fails."""
     console = Console()
     output.mkdir(parents=True, exist_ok=True)
-    rows = make_table(trial, _measure_trial(trial, jobs, console))
+    if isinstance(trial, VictreTrial) and volume:
+        views = [measure_victre(trial, volume)]
+    else:
+        views = _measure_trial(trial, jobs, console)
+        make_montage(trial).save(output / "montage.png", optimize=True)
+    rows = make_table(trial, views)
     content = {"trial": to_dict(trial), "rows": [to_dict(row) | {"passed": row.passed} for row in rows]}
     (output / "audit.json").write_text(json.dumps(content, indent=1))
-    make_montage(trial).save(output / "montage.png", optimize=True)
     table = Table(title=f"{trial.breasts} breasts, scale {trial.scale}, {trial.system}, seed {trial.seed}")
     for name in ("measure", "ours", "of", "published", "gate", "verdict"):
         table.add_column(name, no_wrap=name == "measure", justify="right" if name in ("ours", "of") else "left")
@@ -423,7 +437,7 @@ def audit(trial: Trial, output: Path, jobs: int | None) -> int:
         console.print(f"{names}: {note}.", soft_wrap=True, highlight=False)
     passed = [row.passed for row in rows if row.passed is not None]
     verdict = f"{sum(passed)} of {len(passed)} gates pass"
-    console.print(f"Wrote {output}/audit.json and montage.png: {verdict}.", soft_wrap=True, highlight=False)
+    console.print(f"Wrote {output}: {verdict}.", soft_wrap=True, highlight=False)
     return 0 if all(passed) else 1
 
 
@@ -446,10 +460,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default = {"breasts": 100, "seed": 0}[field.name] if field.default is MISSING else field.default
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--jobs", type=int, help="worker processes (default: one for each core)")
+    parser.add_argument("--anatomy", type=Path, metavar="FILE.mhd", help="measure this breast of VICTRE")
     options = vars(parser.parse_args(arguments))
-    output, jobs = options.pop("output"), options.pop("jobs")
+    output, jobs, path = (options.pop(name) for name in ("output", "jobs", "anatomy"))
     try:
-        return audit(Trial(**options), output, jobs)
+        if not path:
+            return audit(Trial(**options), output, jobs)
+        volume = read_victre(path)
+        trial = VictreTrial(**options | {"breasts": 1}, anatomy=path.name, labels=volume.hash)
+        return audit(trial, output, jobs, volume)
     except InputError as error:
         parser.error(str(error))
 

@@ -22,6 +22,7 @@ SLOW = {
     "test_train_ranks",
     "test_train_run",
     "test_training",
+    "test_victre",
     "test_view",
     "test_walk",
     "test_a_full_size_exam_stays_below_25_megabytes",

@@ -8,6 +8,7 @@ import pytest
 from audit_phantom import Row, audit, gain_in_auc, kurtosis, main, make_table, measure_breast, power_law_exponent
 from PIL import Image
 from scipy import ndimage
+from support.victre_files import draw_breast, write_mhd
 
 from mm3d.phantom.trial import Trial
 
@@ -77,6 +78,15 @@ def test_the_command_prints_the_table_and_writes_it(tmp_path: Path, capsys: pyte
     assert "too coarse" in printed
     assert "fewer than" in printed
     assert {path.name for path in tmp_path.iterdir()} == {"audit.json", "montage.png"}
+
+
+def test_a_breast_of_others_is_measured_like_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_mhd(tmp_path / "victre", draw_breast())
+    main([str(tmp_path / "audit"), "--anatomy", str(path), "--scale", "tiny"])
+    printed = capsys.readouterr().out
+    assert "spiculated mass" in printed  # its mass
+    assert "density" not in printed  # no women are drawn
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"audit.json"}
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

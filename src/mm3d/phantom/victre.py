@@ -8,7 +8,6 @@ volume that cuts through most tissue is the chest wall.
 import gzip
 import hashlib
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from mm3d.data.records import Breast, Laterality, Position
+from mm3d.data.records import Breast, Label, Laterality, Position
 from mm3d.phantom.anatomy import SCALES, Anatomy, Array, CompressedBreast, Grid, Scale, signed_distance
 from mm3d.phantom.imaging import SyntheticView
 from mm3d.phantom.lesions import KINDS, Insertion, Lesion, calcium_attenuation, mass_attenuation
@@ -77,7 +76,7 @@ class LabelVolume:
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(np.ascontiguousarray(self.labels)).hexdigest()
+        return hashlib.sha256(self.labels.tobytes()).hexdigest()
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ def render_victre(path: Path, trial: Trial, index: int) -> tuple[Breast, list[Sy
     names = (f"V{trial.seed}-{trial.labels[:8]}", f"V{trial.seed}-S{trial.labels[:8]}")
     system, rng = choose_system(trial, index), make_generator(trial, index, NOISE, 0)
     images = image_view(phantom, system, trial.laterality, names, rng)
-    label = "malignant" if phantom.lesions else "negative"
+    label: Label = "malignant" if phantom.lesions else "negative"
     breast = describe_breast(names, trial.laterality, label, images, phantom.breast.anatomy, system)
     breast.attributes["anatomy"] = trial.anatomy
     return breast, list(images)
@@ -202,11 +201,11 @@ def _make_breast(
 ) -> tuple[CompressedBreast, slice, slice]:
     """The shape of the breast, and the rows and columns of the volume that hold it."""
     scale = SCALES[trial.scale]
-    inside = signed_distance(air.min(axis=0) < 0.5, scale.pixel)
-    near = inside > -2 * scale.pixel
+    distance = signed_distance(air.min(axis=0) < 0.5, scale.pixel)
+    near = distance > -2 * scale.pixel
     used_rows, used_columns = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
     rows, columns = slice(int(used_rows[0]), int(used_rows[-1]) + 1), slice(int(used_columns[-1]) + 1)
-    inside = inside[rows, columns].astype(np.float32)
+    inside: Array = distance[rows, columns].astype(np.float32)
     free = [there - here for there, here in zip(scale.shape, inside.shape, strict=True)]
     if min(free) < 0:
         raise InputError(f"{trial.anatomy}: the breast is larger than the detector.")
@@ -294,6 +293,5 @@ def _resample(labels: Labels, table: Array, weights: Weights) -> Array:
     result = np.empty([len(w) for w in weights], np.float32)
     for plane, shares in zip(result, along_z, strict=True):
         used = np.flatnonzero(shares)
-        planes: Sequence[Array] = table[labels[used]]
-        plane[:] = along_y @ np.tensordot(shares[used], planes, 1) @ along_x.T
+        plane[:] = along_y @ np.tensordot(shares[used], table[labels[used]], 1) @ along_x.T
     return result
