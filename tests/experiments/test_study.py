@@ -82,6 +82,9 @@ def test_a_result_has_what_is_needed_to_judge_it_again(tiny: Tiny) -> None:
     assert {"2D", "3D"} == set(one.scores.found)
     assert set(results["hm-0-seed0"].scores.found) == {"2D"}
     assert one.figures["auc"] is not None
+    assert [point["step"] for point in one.curve] == [1, 2]
+    assert one.curve[-1]["auc"] is not None
+    assert not none.curve
 
 
 def test_weights_are_kept_and_checkpoints_are_not(tiny: Tiny) -> None:
@@ -286,7 +289,7 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     path, folder, _ = tiny
     longer = tmp_path / "longer.toml"
     line = '{ name = "long", label = "long", tables = [], stage = "long", seeds = [0] },\n]\nexpect'
-    stage = "\n[stages.long.loop]\nsteps = 30\n"
+    stage = "\n[stages.long.loop]\nsteps = 30\n[stages.long.validate]\nevery = 30\n"
     longer.write_text(path.read_text().replace("]\nexpect", line, 1) + stage)
     checkpoints = folder / "study" / "runs" / "long-seed0" / "checkpoints"
     program = [sys.executable, "-m", "mm3d", *arguments(longer, folder, "--only", "long")]

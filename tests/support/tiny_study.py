@@ -5,6 +5,7 @@ title = "A tiny study"
 trial = { scale = "tiny" }
 width = 48
 length = 96
+validation = "test"
 gallery = ["ffdm", "mm3d"]
 remarks = ["Its size was chosen for a test."]
 discussion = ["Nothing follows from it."]
@@ -12,7 +13,7 @@ runs = [
   { name = "ffdm", label = "M&M", tables = ["inference"], input = "ffdm", stage = "base", start = "dense" },
   { name = "mm3d-0", label = "M&M-3D", tables = ["inference"], stage = "none" },
   { name = "hm-0", label = "HM", tables = ["inference"], stage = "none", input = "hm", against = "mm3d-0" },
-  { name = "mm3d", label = "M&M-3D", tables = ["finetuned", "data"], seeds = [0] },
+  { name = "mm3d", label = "M&M-3D", tables = ["finetuned", "data"], curve = true, seeds = [0] },
   { name = "mlp", label = "MLP-Regress", tables = ["data"], fusion = "mlp", against = "mm3d" },
   { name = "broken", label = "broken", tables = ["fusion"], annotated = 0.0, drop_unannotated = true },
   { name = "after-broken", label = "broken", tables = ["fusion"], stage = "none", start = "broken" },
@@ -33,6 +34,8 @@ benign = 0.3
 source = "cohort"
 of = "train-deep"
 slices = 2
+[training.validate]
+every = 1
 [training.loop]
 batch = 2
 save_every = 2

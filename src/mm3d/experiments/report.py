@@ -7,6 +7,7 @@ the cells of the tables and the curves.
 import re
 import tomllib
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ from mm3d.shared.files import replacing
 
 HERE = Path(__file__).parent
 PAPER = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
-PAGE, FIGURES = "study.md", "study"
+PAGE, FIGURES, LEARNING = "study.md", "study", "learning.png"
 HEADS = dict(zip(METRICS, ("R@0.25", "R@0.5", "R@0.25, 3D", "R@0.5, 3D", "AUC"), strict=True))
 FLAT, DEEP, AUC = METRICS[0], METRICS[2], METRICS[4]
 NOTHING = "–"
@@ -56,6 +57,8 @@ def write_report(study: StudySpec, results: Path, output: Path) -> int:
             advance()
     (output / FIGURES).mkdir(parents=True, exist_ok=True)
     pictures = [name for name in CURVES if draw_curves(statistics, name, output / FIGURES)]
+    if draw_learning(statistics, output / FIGURES / LEARNING):
+        pictures.append(LEARNING)
     for name in (W_CURVES, ROW):  # the study left them beside its results
         if (results / name).is_file():
             with replacing(output / FIGURES / name) as partial:
@@ -132,7 +135,11 @@ class Cells:
     def __init__(self, statistics: Statistics) -> None:
         self.statistics, self.study, cohort = statistics, statistics.study, statistics.cohort
         self.kinds = sorted({kind for judged in cohort.annotations.values() for kind in judged.kinds})
-        self.densities = sorted(set(cohort.density))
+        self.groups = {  # of breasts (B,), by what the page calls them
+            f"{attribute} {one}": np.array(values) == one
+            for attribute, values in (("density", cohort.density), ("vendor", cohort.vendor))
+            for one in sorted(set(values))
+        }
 
     def figure(self, run: RunSpec, metric: Metric, table: str) -> str:
         """A run's figure, and the paper's, where it has one for this row of the table."""
@@ -187,17 +194,17 @@ class Cells:
         return [memory, seconds]
 
     def part_heads(self) -> list[str]:
-        """The kinds of cancers and the densities of the cohort, with how many there are."""
+        """The kinds of cancers and the groups of breasts of the cohort, with how many there are."""
         cohort = self.statistics.cohort
         counts = [max(judged.kinds.count(kind) for judged in cohort.annotations.values()) for kind in self.kinds]
         kinds = [f"{kind} ({count} findings)" for kind, count in zip(self.kinds, counts, strict=True)]
-        return kinds + [f"density {one} ({cohort.density.count(one)} breasts)" for one in self.densities]
+        return kinds + [f"{name} ({breasts.sum()} breasts)" for name, breasts in self.groups.items()]
 
     def parts(self, run: RunSpec, metric: Metric) -> list[str]:
         """The rule, and the recall of each of these parts."""
         figure = self.statistics.figure_of_part
         found = [figure(run.name, metric, kind=kind) for kind in self.kinds]
-        found += [figure(run.name, metric, density=density) for density in self.densities]
+        found += [figure(run.name, metric, breasts=breasts) for breasts in self.groups.values()]
         return [RECALLS[metric][0], *map(show_figure, found)]
 
     def seeds(self, run: RunSpec) -> list[str]:
@@ -295,3 +302,20 @@ def _draw_panel(axes: Axes, statistics: Statistics, table: str, axis: str, metri
     axes.set(xscale="log", xlabel=f"share of {'data' if axis == 'data' else 'malignant breasts annotated'}", title=name)
     axes.set_xticks(shares, [f"{share:.0%}" for share in shares])
     axes.set_xticks([], minor=True)
+
+
+def draw_learning(statistics: Statistics, path: Path) -> bool:
+    """Draw what the trainings with a learning curve find after how many steps. Returns whether there is any."""
+    curves = [(run.label, one.curve) for run in statistics.study.runs for one in statistics.of(run.name) if one.curve]
+    if not curves:
+        path.unlink(missing_ok=True)
+        return False
+    with new_picture(path, 1, 2, (7.0, 3.4), dpi=110) as rows:
+        for axes, name, title in zip(rows[0], ("recall@0.25", "auc"), ("R@0.25 (2D)", "AUC"), strict=True):
+            for colour, (label, curve) in zip(cycle(COLOURS), curves, strict=False):
+                steps, values = zip(*((point["step"], point[name]) for point in curve), strict=True)
+                axes.plot(steps, values, color=colour, marker="o", markersize=4, label=label)
+            axes.set(xlabel="steps", title=title)
+        lines, names = rows[0][0].get_legend_handles_labels()
+        rows[0][0].figure.legend(lines, names, loc="outside lower center", ncols=min(5, len(names)))
+    return True

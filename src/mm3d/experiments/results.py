@@ -56,6 +56,7 @@ class JudgedCohort:
     labels: tuple[str, ...]  # malignant, benign, negative
     density: tuple[str, ...]
     annotations: dict[str, JudgedAnnotations]  # by modality; the file calls them marks
+    vendor: tuple[str, ...] = ()  # older results have none
 
     @property
     def malignant(self) -> BoolArray:
@@ -98,6 +99,8 @@ class Result:
     commit: str
     mm3d: str
     scores: Scores
+    curve: tuple[dict[str, float | None], ...] = ()
+    """A learning curve: the figures of the validation cohort, and the step, after some of the steps."""
     version: int = VERSION
 
 
@@ -127,6 +130,7 @@ def judged_cohort(truth: Truth, settings: EvaluateSettings) -> JudgedCohort:
         patients=tuple(matched[0].patient_of.tolist()),
         labels=tuple(breast.label or UNKNOWN for breast in breasts),
         density=tuple(breast.attributes.get("density", UNKNOWN) for breast in breasts),
+        vendor=tuple(breast.attributes.get("vendor", UNKNOWN) for breast in breasts),
         annotations={one.modality: _judged_annotations(one) for one in matched},
     )
 
@@ -192,14 +196,16 @@ def _to_units(scores: FloatArray) -> tuple[int, ...]:
     return tuple(np.where(known, np.rint(np.where(known, scores, 0) / UNIT), NOT_FOUND).astype(np.int64).tolist())
 
 
-def froc_scores(cohort: JudgedCohort, result: Result, rule: str, kind: str = "", density: str = "") -> FrocScores:
+def froc_scores(
+    cohort: JudgedCohort, result: Result, rule: str, kind: str = "", breasts: BoolArray | None = None
+) -> FrocScores:
     """What R@X is computed from, as `match.froc_scores` gives it, by a rule that the run has.
 
-    `kind` chooses what is to be found. `density` chooses breasts: what is to be found and the false positives.
+    `kind` chooses what is to be found. `breasts` (B,) chooses breasts: what is to be found and the false positives.
     """
     scores, judged, patients = result.scores, cohort.annotations[result.modality], np.array(cohort.patients)
     of, volumes = np.array(judged.findings, dtype=np.int64), np.array(judged.volumes, dtype=np.int64)
-    kept = np.array([density in ("", own) for own in cohort.density])
+    kept = np.ones(len(patients), dtype=bool) if breasts is None else breasts
     chosen = kept[of] & np.array([kind in ("", own) for own in judged.kinds], dtype=bool)
     false = np.array(scores.false, dtype=float)
     owner = np.repeat(np.arange(len(patients)), scores.false_counts)

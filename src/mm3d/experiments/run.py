@@ -6,8 +6,8 @@
         output.txt                                              the output of the process
 
 The weights of a training's last step count, for all methods alike: choosing the best of several validations would
-favour what varies most. So nothing is validated, and that time goes into steps. Checkpoints are removed when the result
-is written. All paths are relative to the study's folder, so results say nothing of the machine.
+favour what varies most. Only runs with a learning curve are validated, and nothing is chosen by it. Checkpoints are
+removed when the result is written. All paths are relative to the study's folder, so results say nothing of the machine.
 """
 
 import math
@@ -28,7 +28,7 @@ from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.experiments.cohorts import part_of
 from mm3d.experiments.results import Result, compact, judged_cohort, read_tested, write_cohort, write_result
-from mm3d.experiments.spec import INFERENCE_ONLY, Job, RunSpec, StudySpec
+from mm3d.experiments.spec import INFERENCE_ONLY, Job, Pool, RunSpec, StudySpec
 from mm3d.model import weights
 from mm3d.model.detector import Detector
 from mm3d.output.predictions import Predictions
@@ -101,6 +101,7 @@ def execute(study: StudySpec, job: Job, results: Path, given: dict[str, str], co
             modality=run.modality,
             recipe=recipe,
             configuration=None if config is None else to_dict(config),
+            curve=learning_curve(folder),
             figures=figures_of(measured),
             seconds={"train": round(training_seconds(folder, config), 1), "predict": round(predicted, 1)},
             memory_mb=round(max(memory, default=0.0) or peak_memory(), 1),
@@ -119,14 +120,12 @@ def execute(study: StudySpec, job: Job, results: Path, given: dict[str, str], co
 def training_config(study: StudySpec, job: Job, given: dict[str, str]) -> TrainConfig:
     """The whole configuration of a job's training."""
     run, settings = job.run, study.settings(job.run)
-    pools: list[dict[str, Any]] = []
-    for pool in study.pools(run):
-        folder, split = part_of(study, pool.cohort)
-        pools.append({"folder": str(folder), "input": pool.input})
-        pools[-1] |= {} if split is None else {"split": split}
-        pools[-1] |= {"mammograms": str(folder)} if pool.input == "hm" else {}
+    pools = study.pools(run)
+    mammograms = {"mammograms": str(part_of(study, run.train)[0])} if run.input == "hm" else {}
+    validation = [Pool(study.validation, run.input)] if run.curve and job.seed == run.seeds[0] else []
     data = settings.get("data", {}) | {
-        "train": pools,
+        "train": [pool_settings(study, pool) | mammograms for pool in pools],
+        "validation": [pool_settings(study, pool) | mammograms for pool in validation],
         "fraction": run.data,
         "annotated_fraction": run.annotated,
         "drop_unannotated_malignant": run.drop_unannotated,
@@ -137,6 +136,17 @@ def training_config(study: StudySpec, job: Job, given: dict[str, str]) -> TrainC
         model.pop("preset", None)  # the model is that of the start weights
     loop = settings.get("loop", {}) | {"seed": job.seed}
     return make_config(settings | {"data": data, "model": model, "loop": loop, "start": start}, f"the run {run.name}")
+
+
+def pool_settings(study: StudySpec, pool: Pool) -> dict[str, Any]:
+    """A cohort as the configuration of a training has it."""
+    folder, split = part_of(study, pool.cohort)
+    return {"folder": str(folder), "input": pool.input} | ({} if split is None else {"split": split})
+
+
+def learning_curve(folder: Path) -> tuple[dict[str, float | None], ...]:
+    """The figures of each validation of a training, and its step."""
+    return tuple({"step": line["step"]} | line["validation"] for line in read_log(folder) if "validation" in line)
 
 
 def load_model(run: RunSpec, path: Path) -> Detector:

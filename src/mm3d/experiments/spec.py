@@ -98,6 +98,8 @@ class RunSpec:
     """Seeds of the training. Each is a job of its own."""
     against: str = ""
     """The run that the paired test compares this one with."""
+    curve: bool = False
+    """Whether the training of the first seed has a learning curve, measured on the study's validation cohort."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -157,6 +159,8 @@ class StudySpec:
     """Of prepared views, in pixels."""
     leave_out_benign: bool = False
     """Measure recall without benign volumes, as the paper does on BCS-DBT."""
+    validation: str = ""
+    """The cohort of learning curves. Nothing is chosen by it: the weights of the last step count."""
     given: tuple[str, ...] = ()
     """Names of start weights that the user gives with --start."""
     gallery: tuple[str, ...] = ()
@@ -203,6 +207,8 @@ class StudySpec:
             check_known(where, "against", run.against or run.name, names)
             for name in (run.test, *(pool.cohort for pool in self.pools(run))):
                 check_known(where, "test or train", name, self.cohorts)
+            if run.curve:
+                check_known(where, "curve, and the study validation", self.validation, self.cohorts)
             if run.stage == INFERENCE_ONLY and run.start in (RANDOM, DENSE):
                 raise InputError(f"{where} trains nothing and has no weights; name weights with start.")
 
@@ -278,7 +284,9 @@ class StudySpec:
     def cohorts_of(self, run: RunSpec) -> list[str]:
         """The cohorts that a run reads."""
         names = [*(pool.cohort for pool in self.pools(run)), run.test]
-        return [*names, run.train] if run.input == "hm" else names  # hm: the average histogram of its mammograms
+        names += [self.validation] if run.curve else []
+        names += [run.train] if run.input == "hm" else []  # for the average histogram of its mammograms
+        return list(dict.fromkeys(names))
 
     def sources_of(self, cohort: str) -> list[str]:
         """A cohort after the one that it is made of, and so on."""
@@ -293,7 +301,7 @@ class StudySpec:
         """Everything that a result depends on, as plain data. Another recipe gives another result."""
         direct = (job.run.test, *(pool.cohort for pool in self.pools(job.run)))
         cohorts = {name: self.cohorts[name] for start in direct for name in self.sources_of(start)}
-        line = {k: v for k, v in to_dict(job.run).items() if k not in ("label", "tables", "seeds", "against")}
+        line = {k: v for k, v in to_dict(job.run).items() if k not in ("label", "tables", "seeds", "against", "curve")}
         start = self.start_of(job)
         return {
             "run": line,

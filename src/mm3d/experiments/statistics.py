@@ -15,7 +15,7 @@ import numpy as np
 
 from mm3d.evaluate.metrics import bootstrap
 from mm3d.evaluate.metrics.froc import recall_at
-from mm3d.evaluate.metrics.hits import FloatArray
+from mm3d.evaluate.metrics.hits import BoolArray, FloatArray
 from mm3d.evaluate.metrics.roc import delong
 from mm3d.experiments.results import JudgedCohort, Result, froc_scores
 from mm3d.experiments.spec import INFERENCE_ONLY, StudySpec
@@ -132,10 +132,12 @@ class Statistics:
         value = float(np.mean(ours) - np.mean(theirs))
         return Difference(value, bootstrap.standard_error(replicates), bootstrap.p_of_difference(replicates))
 
-    def figure_of_part(self, run: str, metric: Metric, kind: str = "", density: str = "") -> Figure | None:
-        """R@X of the cancers of a kind, or of the breasts of a density with their own false positives."""
+    def figure_of_part(
+        self, run: str, metric: Metric, kind: str = "", breasts: BoolArray | None = None
+    ) -> Figure | None:
+        """R@X of the cancers of a kind, or of some of the breasts (B,) with their own false positives."""
         rule, rate = RECALLS[metric]
-        parts = [froc_scores(self.cohort, one, rule, kind, density) for one in self.of(run)]
+        parts = [froc_scores(self.cohort, one, rule, kind, breasts) for one in self.of(run)]
         if not parts or not len(parts[0].hit):
             return None
         rows = [bootstrap.recalls_at(part, np.array([rate]), self.draws[:FEW])[:, 0] for part in parts]
