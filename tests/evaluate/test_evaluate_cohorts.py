@@ -81,6 +81,67 @@ def test_the_tables_of_a_download_are_enough(cohort: Path, tmp_path: Path) -> No
         system(tmp_path / "gone", file)
 
 
+# Volumes without labels
+
+
+def write_unlabelled(folder: Path) -> tuple[Path, Path]:
+    """The challenge's first phase: the test volumes are named, and nothing is said of them. And a team's findings, in a
+    file with an index column."""
+    write_csv(folder / "BCS-DBT-labels-train.csv", tables.LABELS, "P1,S1,lcc,0,0,0,1")
+    write_csv(folder / "BCS-DBT-boxes-train.csv", tables.BOXES, "P1,S1,lcc,0,20,0,0,100,100,cancer,0,40")
+    names = ("P2,S2,lcc", "P2,S2,lmlo", "P2,S2,rcc1", "P3,S3,lcc")
+    write_csv(folder / "BCS-DBT-file-paths-test.csv", tables.FILE_PATHS, *(f"{name},a/b/c/1.dcm,a" for name in names))
+    rows = [f"P2,S2,{view},0,100,0,100,10,3,{score}" for view, score in (("lcc", 0.9), ("lcc", 0.5), ("rcc1", 0.7))]
+    file = write_csv(folder / "team.csv", ("", *COLUMNS), *(f"{index},{row}" for index, row in enumerate(rows)))
+    return folder, file
+
+
+def test_a_split_without_labels_says_what_can_be_counted_and_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = write_unlabelled(tmp_path / "phase-1")
+    found = system(folder, file, split="test")
+    assert (found["counts"]["volumes"], found["counts"]["proposals"]) == (4, 3)
+    spread = found["spread"]
+    assert (spread["volumes_without"], spread["per_volume"], spread["per_volume_most"]) == (2, 0.75, 2)
+    assert (spread["scores"]["0"], spread["scores"]["0.5"], spread["scores"]["1"]) == (0.5, 0.7, 0.9)
+    assert [note for note in found["notes"] if "no label and no box" in note and "cannot be measured" in note]
+    assert len(found["notes"]) == 1
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "froc.png").write_bytes(b"of an earlier run")
+    assert main(["evaluate", str(file), "--truth", str(folder), "--split", "test", "-o", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "R@0.25" not in printed  # nothing that looks like a figure
+    assert "2 of 4" in printed
+    assert not list(out.glob("*.png"))
+    assert len((out / "per-volume.csv").read_text().splitlines()) == 5
+
+
+def test_a_split_without_labels_is_measured_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    folder, file = write_unlabelled(tmp_path)
+    with pytest.raises(InputError, match="team: its volumes are in split test, which has no labels; give --split test"):
+        system(folder, file)
+    own = write_csv(tmp_path / "own.csv", COLUMNS, "P1,S1,lcc,0,100,0,100,20,0,0.5")
+    assert system(folder, own)["counts"]["volumes"] == 1  # as without the table of the test split
+    assert recall(system(folder, own)) == [1, 1]
+    strange = write_csv(tmp_path / "strange.csv", COLUMNS, "P9,S9,lcc,0,100,0,100,20,0,0.5")
+    with pytest.raises(InputError, match="the volume P9 S9 lcc is not in BCS-DBT"):
+        system(folder, strange, split="test")
+    (folder / "BCS-DBT-labels-train.csv").unlink()
+    (folder / "BCS-DBT-boxes-train.csv").unlink()
+    assert system(folder, file)["counts"]["volumes"] == 4  # there is nothing else
+
+
+def test_a_real_submission_to_the_challenge(real_data: Path) -> None:
+    """UCLA's, for the 601 test volumes of the first phase."""
+    file = real_data / "dbtex-eval" / "ucla-mii-test-phase1.csv"
+    found = system(real_data / "bcs-dbt", file, split="test")
+    assert (found["counts"]["patients"], found["counts"]["volumes"], found["counts"]["proposals"]) == (175, 601, 1360)
+    assert found["spread"]["volumes_without"] == 601 - 529
+    assert any("no label and no box" in note for note in found["notes"])
+
+
 # The challenge's own figures
 
 

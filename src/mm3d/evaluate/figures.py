@@ -42,22 +42,21 @@ SUFFIXES = (".png", ".svg")
 
 def draw_figures(systems: list[System], folder: Path) -> list[str]:
     """Draw the figures that the systems have; returns the names of the files."""
-    pictures: dict[str, Callable[[Axes], None]] = {
-        "froc": lambda axes: _froc(axes, systems),
-        "roc": lambda axes: _roc(axes, systems),
-    }
+    pictures: dict[str, Callable[[Axes, list[System]], None]] = {}
+    if not all(system.matched.unlabelled for system in systems):
+        pictures |= {"froc": _froc, "roc": _roc}
     if any(system.result["calibration"]["breast"] for system in systems):
-        pictures["reliability"] = lambda axes: _reliability(axes, systems)
-    else:  # a figure of an earlier run must not stay beside this run's
-        for suffix in SUFFIXES:
-            (folder / f"reliability{suffix}").unlink(missing_ok=True)
+        pictures["reliability"] = _reliability
+    for name in {"froc", "roc", "reliability"} - pictures.keys():
+        for suffix in SUFFIXES:  # a figure of an earlier run must not stay beside this run's
+            (folder / f"{name}{suffix}").unlink(missing_ok=True)
     for name, draw in pictures.items():
         with rc_context(STYLE):
             figure = Figure(figsize=INCHES, layout="constrained")
             FigureCanvasAgg(figure)
             axes = figure.add_subplot()
             axes.set_prop_cycle(color=COLOURS)
-            draw(axes)
+            draw(axes, systems)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(loc="best", handlelength=1.8, borderaxespad=0.6)
             for suffix in SUFFIXES:

@@ -208,19 +208,24 @@ class MatchedPredictions:
         }
 
     @property
+    def unlabelled(self) -> bool:
+        """Whether nothing is known of the volumes but that they are there."""
+        return bool(self.unmarked.all() and (self.breast_labels == LABELS[None]).all())
+
+    @property
     def notes(self) -> list[str]:
         """What a user must know about the metrics."""
         left_out = self.benign & ~self.unmarked if self.settings.leave_out_benign else np.zeros(0)
         unknown = self.malignant & np.isnan(self.visible[0]) & ("3D" in self.rules)
         counted = (
             (
-                np.isneginf(self.view_scores),
+                np.isneginf(self.view_scores) & (not self.unlabelled),
                 f"of {len(self.views):,} volumes have no prediction. They count as volumes without findings and rank "
                 "last. If the detector was never run on them, the metrics flatter it: give the cohort that it was run "
                 "on.",
             ),
             (
-                self.unmarked,
+                self.unmarked & (not self.unlabelled),
                 "volumes are not annotated, and their breasts are malignant or have no label; recall and false "
                 "positives leave them out.",
             ),
@@ -235,9 +240,18 @@ class MatchedPredictions:
                 "breasts have several malignant annotations in one view, and nothing says which are the same in the "
                 "other view; each counts as a lesion.",
             ),
-            (self.breast_labels == LABELS[None], "breasts have no label; the AUC leaves them out."),
+            (
+                (self.breast_labels == LABELS[None]) & (not self.unlabelled),
+                "breasts have no label; the AUC leaves them out.",
+            ),
         )
         notes = [*self.unused, *(f"{int(which.sum()):,} {note}" for which, note in counted if which.any())]
+        if self.unlabelled:
+            notes.append(
+                "There is no label and no box for any of these volumes. So recall, false positives, AUC, slice errors "
+                "and the DBTex score cannot be measured: only volumes, findings and scores are counted. To measure "
+                "them, give a cohort with labels and boxes."
+            )
         if self.modality == "DBT" and self.malignant.any() and "3D" not in self.rules:
             notes.append("There is no 3D rule: slices are not annotated or not predicted.")
         return notes
@@ -266,6 +280,11 @@ def match_predictions(
     table = predictions.table
     number_of, unused = _match_views(predictions, truth, views, settings.skip_unknown)
     if table.keys and not (number_of >= 0).any():
+        predicted = {key[:2] for key in table.keys}
+        others = sorted({breast.split for breast in truth.breasts if breast.key[:2] in predicted} - {settings.split})
+        if unlabelled := truth.unlabelled.intersection(others):
+            split = min(unlabelled)
+            raise InputError(f"{name}: its volumes are in split {split}, which has no labels; give --split {split}.")
         raise InputError(
             f"{name} has no prediction for a volume of {truth.name} that is {modality}"
             f"{f' and in split {settings.split}' if settings.split else ''}; give the cohort that it was run on."

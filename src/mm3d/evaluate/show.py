@@ -47,7 +47,9 @@ def _metrics(systems: list[Result], truth: str) -> Table:
         table.add_section()
         cells = [_cells(metric, system[metric.name]) for system in systems]
         for label in dict.fromkeys(label for column in cells for label in column):
-            table.add_row(label, *(column.get(label, NONE) for column in cells))
+            row = [column.get(label, NONE) for column in cells]
+            if any(cell != NONE for cell in row):
+                table.add_row(label, *row)
     return table
 
 

@@ -20,6 +20,7 @@ from mm3d.evaluate.metrics.hits import BoolArray, FloatArray, best_findings, ref
 from mm3d.evaluate.metrics.roc import Estimates, delong
 
 Content = Any  # of metrics.json
+QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)  # of the scores of findings
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,29 @@ class Summary:
     name: str
     function: Callable[[MatchedPredictions, Draws, list[str]], Content]  # it may add notes to the list
     cells: Callable[[Content], dict[str, str]] = lambda _: {}  # what is printed, by label; not called without content
+
+
+def _spread(matched: MatchedPredictions, *_: Any) -> dict[str, Content]:
+    """How the findings are spread over the volumes, and how high they score: this needs no truth."""
+    counts, scores = np.bincount(matched.findings.volume, minlength=len(matched.views)), matched.findings.scores
+    return {
+        "volumes": len(counts),
+        "volumes_without": int((counts == 0).sum()),
+        "per_volume": float(counts.mean()),
+        "per_volume_median": float(np.median(counts)),
+        "per_volume_most": int(counts.max()),
+        "scores": {f"{q:g}": float(np.quantile(scores, q)) for q in QUANTILES} if len(scores) else {},
+    }
+
+
+def _spread_cells(spread: Content) -> dict[str, str]:
+    cells = {
+        "volumes without findings": f"{spread['volumes_without']:,} of {spread['volumes']:,}",
+        "findings per volume": f"{spread['per_volume']:.2f} (at most {spread['per_volume_most']:,})",
+    }
+    if scores := list(spread["scores"].values()):
+        cells["scores: lowest, median, highest"] = f"{scores[0]:.3g}, {scores[len(scores) // 2]:.3g}, {scores[-1]:.3g}"
+    return cells
 
 
 def _dbtex(matched: MatchedPredictions, _: Draws, notes: list[str]) -> dict[str, float] | None:
@@ -135,6 +159,7 @@ def _operating_points(matched: MatchedPredictions, draws: Draws, _: list[str]) -
 
 
 METRICS: tuple[FrocMetric | UnitMetric | Summary, ...] = (
+    Summary("spread", _spread, _spread_cells),
     FrocMetric("recall", "R@{fp_per_volume:g}", recalls_at),
     UnitMetric("auc", "AUC", delong),
     Summary("dbtex", _dbtex, _dbtex_cells),

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.datasets.assemble import make_records
+from mm3d.data.datasets.assemble import keys_of_rows, make_records, read_blocks
 from mm3d.data.datasets.tables import GRADES, LABEL_OF, TableView, worst_grades
 from mm3d.data.prepare.prepared import PreparedBreast, read_breasts
-from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, keys_of, side_of_view
+from mm3d.data.records import Annotation, Key, Label, Laterality, Modality, Problem, is_view, keys_of, side_of_view
 from mm3d.shared.collector import paused_collector
 from mm3d.shared.errors import InputError
 
@@ -48,6 +48,7 @@ class Truth:
     name: str
     breasts: tuple[TruthBreast, ...]
     notes: tuple[str, ...] = ()
+    unlabelled: frozenset[str] = frozenset()  # splits of which only the volumes are known
 
     @property
     def patients(self) -> list[str]:
@@ -59,9 +60,10 @@ class Truth:
         return {cast(Modality, view.key.modality) for breast in self.breasts for view in breast.views}
 
     def in_split(self, split: str | None) -> "Truth":
-        """The part of the cohort in a split; None: all."""
+        """The part of the cohort in a split; None: all splits with labels, or all if none has labels."""
         if split is None:
-            return self
+            labelled = tuple(breast for breast in self.breasts if breast.split not in self.unlabelled)
+            return replace(self, breasts=labelled or self.breasts)
         breasts = tuple(breast for breast in self.breasts if breast.split == split)
         if not breasts:
             known = ", ".join(sorted({breast.split for breast in self.breasts} - {""}))
@@ -81,14 +83,18 @@ def read_truth(folder: Path) -> Truth:
     if (folder / "labels.csv").is_file():
         return _from_tables(name, *tables.read_views(folder), [])
     found = bcs_dbt.newest_tables(bcs_dbt.walk(folder).tables)
-    if not any("labels" in kinds for kinds in found.values()):
+    labelled = {split: kinds for split, kinds in found.items() if "labels" in kinds}
+    paths = {split: kinds["file-paths"] for split, kinds in found.items() if kinds.keys() == {"file-paths"}}
+    if not labelled and not paths:
         raise InputError(
             f"{folder} is no cohort: it has neither a cohort.json, which 'mm3d prepare' writes, nor a labels.csv of "
-            "our tables, nor a table of labels of BCS-DBT."
+            "our tables, nor a table of labels or file-paths of BCS-DBT."
         )
-    views, problems, notes = bcs_dbt.read_tables(found, needed=("labels",))
+    views, problems, notes = bcs_dbt.read_tables(labelled, needed=("labels",))
     # The scores of others are computed on the tables as published, so the mislabelled views stay.
-    return _from_tables("BCS-DBT", bcs_dbt.with_grades(views), problems, notes)
+    truth = _from_tables("BCS-DBT", bcs_dbt.with_grades(views), problems, notes)
+    more = tuple(breast for split, path in paths.items() for breast in _from_file_paths(path, split))
+    return replace(truth, breasts=truth.breasts + more, unlabelled=frozenset(paths))
 
 
 def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
@@ -101,6 +107,16 @@ def _from_prepared(prepared: PreparedBreast) -> TruthBreast:
         views.append(TruthView(key, drawn, file.geometry.stored_slices, file.pixel_spacing, file.slice_spacing))
     name = (breast.patient, breast.exam, breast.laterality)
     return TruthBreast(name, breast.label, breast.split, attributes | breast.attributes, tuple(views))
+
+
+def _from_file_paths(path: Path, split: str) -> list[TruthBreast]:
+    """The breasts of a table that names volumes only."""
+    views: dict[tuple[str, str, Laterality], list[TruthView]] = {}
+    for key in dict.fromkeys(key for block in read_blocks(path, tables.FILE_PATHS) for key in keys_of_rows(block)):
+        if not is_view(key.view):
+            raise InputError(f"{path}: the view {key.view!r} is none of lcc, lmlo, rcc and rmlo.")
+        views.setdefault((key.patient, key.study, key.laterality), []).append(TruthView(key, None))
+    return [TruthBreast(breast, None, split, {}, tuple(own)) for breast, own in views.items()]
 
 
 def _from_tables(name: str, views: Sequence[TableView], problems: list[Problem], notes: list[str]) -> Truth:
