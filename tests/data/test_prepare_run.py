@@ -27,6 +27,7 @@ from mm3d.data.prepare.prepared import read_breasts, write_cohort
 from mm3d.data.prepare.run import prepare_breasts, prepare_views
 from mm3d.data.prepare.view import WHITE, begin_view, fill_view
 from mm3d.data.records import Annotation, Breast, Cohort
+from mm3d.shared.files import working_folder
 
 
 def exams(root: Path) -> Path:
@@ -200,15 +201,16 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(tmp_path: Path) -> None
 
 def test_what_a_killed_run_left_half_made_is_cleared_away(tmp_path: Path) -> None:
     source, output = exams(tmp_path / "export"), tmp_path / "prepared"
-    (output / "views").mkdir(parents=True)
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    stale, alive = (output / "views" / f".{'a' * 32}.{pid}.partial" for pid in (dead.pid, os.getppid()))
-    for path in (stale, alive):
-        path.write_bytes(b"half")
-    command(source, output)
-    assert not stale.exists()
-    assert alive.exists()  # another run may be at work on it
+    stale = [folder / ".mm3d-0123456789abcdef.partial" for folder in (output, output / "views")]
+    for path in stale:
+        path.mkdir(parents=True)
+        (path / "manifest.csv").write_bytes(b"half")
+    with working_folder(output / "views") as alive:
+        (alive / "view.npy").write_bytes(b"half")
+        command(source, output)
+        assert not any(path.exists() for path in stale)
+        assert (alive / "view.npy").exists()  # another run may be at work on it
+    assert not list(output.rglob(".*"))
 
 
 def test_pixels_that_were_cut_off_later_are_made_again(tmp_path: Path) -> None:
@@ -288,6 +290,18 @@ def test_an_output_that_would_lose_something_is_refused(tmp_path: Path, capsys: 
     assert command(source, file) == 1
     assert f"{file} is a file" in capsys.readouterr().err
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["cohort.json", "manifest.csv", "problems.csv"])
+def test_a_users_own_lists_are_refused_and_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source, output = exams(tmp_path / "export"), tmp_path / "prepared"
+    output.mkdir()
+    for content in ("mine", "[1]"):
+        (output / name).write_text(content)
+        assert command(source, output) == 1
+        said = f"{output} has a {name} that is not a result of 'mm3d prepare'; give another folder with -o."
+        assert said in capsys.readouterr().err
+        assert {path.name: path.read_text() for path in output.rglob("*")} == {name: content}
 
 
 def test_folders_that_hold_nothing_are_refused_in_a_sentence(

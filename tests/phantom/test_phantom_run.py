@@ -93,8 +93,9 @@ def test_a_run_that_is_killed_continues_to_the_same_bytes(
     assert 3 <= len(finished) < 8
     assert not (folder / "file-paths.csv").exists()  # nothing that looks like a whole trial
     assert not (folder / "cohort.json").exists()
-    half = folder / "breasts" / f".000007.json.{process.pid}.partial"
-    half.write_text("half")
+    half = folder / "breasts" / ".mm3d-0123456789abcdef.partial"
+    half.mkdir()
+    (half / "000007.json").write_text("half")
     assert make(folder, settings, trial=EIGHT) == make(tmp_path / "whole" / "trial", settings, trial=EIGHT)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished  # those were not made again
 

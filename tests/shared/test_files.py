@@ -1,36 +1,97 @@
 """Files: what a killed run left is removed. Folders: results of different settings are not mixed, and the user is told
 which setting differs."""
 
+import errno
+import fcntl
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_folder, check_settings, difference, lock_folder, partial_path, remove_partial
+from mm3d.shared.files import (
+    check_folder,
+    check_settings,
+    difference,
+    lock_folder,
+    remove_partial,
+    replacing,
+    working_folder,
+)
 
 NOW = {"version": 1, "loop": {"steps": 2, "seed": 0}, "workers": 4}
 
 
+HALF_MADE = """
+import sys, time
+from pathlib import Path
+from mm3d.shared.files import working_folder
+with working_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_text("made")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
 def test_only_what_killed_runs_left_is_removed(tmp_path: Path) -> None:
+    """Another run in the same folder, whatever its process number, must not lose the file that it is writing."""
+    command = [sys.executable, "-c", HALF_MADE, str(tmp_path)]
     with (
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as working,
-        subprocess.Popen([sys.executable, "-c", ""]) as ended,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as working,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
     ):
-        while "Z" not in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2]:
-            time.sleep(0.01)  # it has ended, and keeps its number until this test asks for its exit code
-        kept = [partial_path(tmp_path / "ours"), tmp_path / f".theirs.{working.pid}.partial", tmp_path / "whole"]
-        for name in (f".a.{ended.pid}.partial", ".b.999999999.partial", ".c.partial"):
-            (tmp_path / name).touch()
-        (tmp_path / f".folder.{ended.pid}.partial" / "inside").mkdir(parents=True)
-        for path in kept:
+        folders = [Path(process.stdout.readline().strip()) for process in (working, killed) if process.stdout]
+        killed.kill()
+        killed.wait()
+        unlocked = tmp_path / ".mm3d-killed-before-it-was-locked.partial"
+        unlocked.mkdir()
+        others = [tmp_path / ".of-another-program.partial", tmp_path / "whole"]
+        for path in others:
             path.touch()
+        with working_folder(tmp_path) as ours:
+            remove_partial(tmp_path)
+            assert sorted(tmp_path.iterdir()) == sorted([folders[0], ours, *others])
+            assert (folders[0] / "half").read_text() == "made"
+        working.kill()
+    remove_partial(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_half_made_files_never_share_a_name(tmp_path: Path) -> None:
+    """Two containers give their processes the same numbers, and may write the same file."""
+    with replacing(tmp_path / "a.txt") as one, replacing(tmp_path / "a.txt") as two:
+        one.write_text("one")
+        two.write_text("two")
+    assert (tmp_path / "a.txt").read_text() == "one"  # the last that was finished
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_without_locks_what_is_old_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network file systems have no locks. Files must be written there all the same."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with replacing(tmp_path / "a.txt") as path:
+        path.write_text("a")
         remove_partial(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted(kept)
-        working.communicate(b"\n")
+        assert path.is_file()
+        os.utime(path.parent, (0, 0))
+        remove_partial(tmp_path)
+        assert not path.exists()
+        path.parent.mkdir()
+        path.write_text("a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    with pytest.raises(InputError, match="on a file system without locks"), lock_folder(tmp_path):
+        pass
+    with lock_folder(tmp_path, wait=True):
+        pass
 
 
 def write(folder: Path, settings: object) -> Path:
@@ -70,6 +131,26 @@ def test_only_one_at_a_time_uses_a_folder(tmp_path: Path) -> None:
         pass
     with lock_folder(tmp_path):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_waits_for_a_folder_gets_it(tmp_path: Path) -> None:
+    """Each of many processes changes what the others wrote; none of the changes may be lost."""
+    (tmp_path / "count").write_text("0")
+
+    def add() -> None:
+        for _ in range(20):
+            with lock_folder(tmp_path, wait=True):
+                count = int((tmp_path / "count").read_text())
+                time.sleep(0.001)
+                (tmp_path / "count").write_text(str(count + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "count").read_text() == "80"
 
 
 def test_the_first_difference_is_named_wherever_it_is() -> None:

@@ -2,9 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
+import pytest
 
 from mm3d.shared.workers import Outcome, Task, Workers
 
@@ -61,3 +66,43 @@ def test_what_asks_for_too_much_memory_fails_and_the_next_task_is_done() -> None
         outcomes: dict[int, Outcome] = {outcome.key: outcome for outcome in workers.outcomes()}
     assert (outcomes[0].result, outcomes[2].result) == (1000, 2000)
     assert "more memory" in outcomes[1].failure
+
+
+def hold_the_lock(path: str) -> None:
+    """Hang without letting another thread run, as a decoder written in C may."""
+    Path(path).write_text(str(os.getpid()))
+    import re
+
+    re.match("(a*)*b", "a" * 60)
+
+
+def sleep(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+KILLED = """
+import sys
+from test_workers import hold_the_lock, sleep
+from mm3d.shared.workers import Task, Workers
+with Workers(2) as workers:
+    for function, path in zip((hold_the_lock, sleep), sys.argv[1:]):
+        workers.submit(Task(0, function, (path,), seconds=600.0))
+    list(workers.outcomes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Otherwise they keep cores, memory and an unfinished file for as long as their task takes."""
+    paths = [tmp_path / "hangs", tmp_path / "sleeps"]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen([sys.executable, "-c", KILLED, *map(str, paths)], env=here) as parent:
+        while not all(path.is_file() and path.read_text() for path in paths):
+            assert parent.poll() is None
+            time.sleep(0.05)
+        workers = [psutil.Process(int(path.read_text())) for path in paths]
+        server = workers[0].parent()
+        parent.kill()
+        _, alive = psutil.wait_procs([*workers, *filter(None, [server])], timeout=60)
+    assert not alive

@@ -14,6 +14,7 @@ SLOW = {
     "test_phantom_run",
     "test_predict",
     "test_predict_exams",
+    "test_predict_folder",
     "test_predict_problems",
     "test_prepare_run",
     "test_readme",

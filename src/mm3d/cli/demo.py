@@ -18,11 +18,11 @@ from mm3d.output.record import read_record
 from mm3d.output.writers import FILES
 from mm3d.phantom.dicom import write_view
 from mm3d.phantom.trial import Trial, draw_case, render_breast
-from mm3d.predict.run import Options, clear_results, predict_exams
+from mm3d.predict.run import Options, predict_exams
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import replacing
+from mm3d.shared.files import refuse_files, remove_partial, replacing
 
 NAMES = ("lcc.dcm", "lmlo.dcm", "rcc.dcm", "rmlo.dcm")
 HIT = 0.25  # IoU, as in the evaluation
@@ -35,7 +35,9 @@ def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> 
     _check_folder(output)
     console = Console()
     say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
-    clear_results(output)  # of an earlier demo
+    for name in FILES:  # of an earlier demo; the record, which says so, is the last
+        (output / name).unlink(missing_ok=True)
+    remove_partial(output / "exam")
     breasts = make_exam(output / "exam", seed, scale)
     code = predict_exams([output / "exam"], output, Options(PredictSettings(), weights), time.perf_counter())
     record = read_record(output)
@@ -56,8 +58,9 @@ def _check_folder(output: Path) -> None:
             raise InputError(f"{folder} holds files that no demo made; give another folder with -o.")
         exams.add(exam_code(str(header.get("StudyInstanceUID", ""))))
     record = read_record(output)
-    ours = bool(exams) if record is None else record.get("exam") in exams
-    if not ours and any((output / name).exists() for name in FILES):
+    if record is None:
+        refuse_files(output, FILES, "a demo")
+    elif record.get("exam") not in exams:
         raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
 
 

@@ -13,6 +13,7 @@ from mm3d.model.import_checkpoint import Import, import_checkpoint
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
+from mm3d.shared.files import remove_partial
 
 # A piece of a tensor's name, and the part of the model it belongs to. The first that fits counts.
 PARTS = {
@@ -48,13 +49,15 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
 
 
 def check_output(output: Path, source: Path, overwrite: bool) -> None:
-    """Refuse a name that is none for weights, or would replace a file that the user wants to keep."""
+    """Refuse a name that is none for weights, or would replace a file that the user wants to keep. Remove what killed
+    runs left beside it."""
     if output.suffix != ".safetensors":
         raise InputError(f"{output} must end in .safetensors; give such a name with -o.")
     if output.is_dir() or output.resolve() == source.resolve():
         raise InputError(f"{output} is a folder or the file that is read; give another name with -o.")
     if output.exists() and not overwrite:
         raise InputError(f"{output} exists already; give another name, or --overwrite to replace it.")
+    remove_partial(output.resolve().parent)
 
 
 def _describe(imported: Import) -> str:

@@ -1,7 +1,6 @@
 """`mm3d quantize`: weights whose backbone is int8, with a table of their accuracy beside float32."""
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -30,6 +29,7 @@ from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
+from mm3d.shared.files import working_folder
 from mm3d.train.cohorts import ValidationCohort
 from mm3d.train.config import CohortConfig
 from mm3d.train.data import TrainingBreast
@@ -62,9 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if chosen == "msp":
         raise InputError(f"{source} takes input msp, for which there is no quantisation; give other weights.")
     console = Console()
-    arguments.output.resolve().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".quantize-", dir=arguments.output.resolve().parent) as folder:
-        calibration, validation = _choose_images(arguments, header, Path(folder), console)
+    with working_folder(arguments.output.resolve().parent) as folder:
+        calibration, validation = _choose_images(arguments, header, folder, console)
         cohort = _read_validation(validation, chosen, histogram)
         places = _choose_slices(prepared_breasts(calibration.folder, None, modality_of(chosen)), chosen)
         model = weights.load(source).eval()

@@ -18,7 +18,7 @@ from mm3d.output import predictions
 from mm3d.shared.config import to_dict
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import replacing
+from mm3d.shared.files import remove_partial, replacing
 
 VERSION = 1  # of metrics.json
 
@@ -27,6 +27,7 @@ def run(files: list[Path], truth_folder: Path, output: Path, settings: EvaluateS
     """Evaluate, write and print; returns the exit code."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; give a folder with -o.")
+    remove_partial(output)
     console = Console()
     with console.status("evaluating"):
         result, systems = evaluate(files, truth_folder, settings)

@@ -39,7 +39,7 @@ from mm3d.model.weights import find
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import lock_folder, replacing, save_json
+from mm3d.shared.files import lock_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import worker_count
 
 SNAKEFILE = Path(__file__).with_name("Snakefile")
@@ -121,6 +121,7 @@ def run(
     check_download(study, download)
     for made in (folder, results):  # what cannot be written is an error now, not after the first run
         made.mkdir(parents=True, exist_ok=True)
+        remove_partial(made)
     with lock_folder(folder):
         blocked = copy_shipped(study, left, finished, folder, console)
         to_run = tuple(job.name for job in left if job.name not in blocked)

@@ -4,14 +4,16 @@ OUT has the results of one exam, or a folder with those of each exam (`output/wr
 
     predictions.json, predictions.csv    of all exams in OUT
     run.json                             the method, the exams, and what went wrong
+
+`folder.py` says what may be written there.
 """
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,16 +28,27 @@ from mm3d.data.prepare.run import start_workers
 from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.model import weights
 from mm3d.model.config import EngineName, PrecisionName
-from mm3d.output.predictions import Predictions, read_json, write_dbtex, write_json
-from mm3d.output.record import RECORD, read_record, write_record
+from mm3d.output.predictions import Predictions, write_dbtex, write_json
+from mm3d.output.record import RECORD, write_record
 from mm3d.output.result import ExamResult, Method, OperatingPoint
-from mm3d.output.writers import FILES, write_results
+from mm3d.output.writers import write_results
 from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam
+from mm3d.predict.folder import (
+    check_exam_folder,
+    check_lists,
+    check_prediction_files,
+    has_results,
+    is_finished,
+    open_folder,
+    place_results,
+    read_results,
+    write_failure,
+)
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError, describe_error
-from mm3d.shared.files import check_settings, partial_path, remove_partial
+from mm3d.shared.files import lock_folder, remove_partial, working_folder
 from mm3d.shared.workers import worker_count
 
 if TYPE_CHECKING:
@@ -96,6 +109,8 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
     breasts = prepared_breasts(folder, options.split, modality_of(chosen))
+    check_prediction_files(output)
+    remove_partial(output)
     engine, _ = choose_engine(options, header)
     model = load_model(path, options.chunk, engine, options.precision)
     console = Console()
@@ -274,7 +289,7 @@ class Run:
             for exam in self.archive.exams:
                 self._predict(replace(exam, notes=(*exam.notes, *self._remarks(exam))), start_seconds)
                 advance()
-        self._write_lists()
+        self._write_lists(last=True)
         self._say_end()
         return 1 if self.failures or self.problems else 0
 
@@ -294,39 +309,39 @@ class Run:
 
     def _predict(self, exam: Exam, start_seconds: float) -> None:
         """Predict one exam. Whatever goes wrong with it, the others are predicted."""
+        method = self.setup.method
         folder = self.output if self.single else self.output / exam.code
-        hidden = partial_path(self.output / exam.code)
         try:
             if is_finished(folder, exam):
                 self.skipped += 1
                 return
-            clear_results(folder)
-            result = predict_exam(exam, self.setup, self.model, hidden / "images", start_seconds)
-            write_results(result, hidden / "results")
-            place_results(hidden / "results", folder)
+            remove_partial(folder)
+            with working_folder(self.output) as work:
+                result = predict_exam(exam, self.setup, self.model, work / "images", start_seconds)
+                write_results(result, work / "results")
+                with lock_folder(self.output, wait=True):
+                    check_exam_folder(folder, exam, method)
+                    if is_finished(folder, exam):  # meanwhile, by another run
+                        self.skipped += 1
+                        return
+                    place_results(work / "results", folder, exam, method)
         except Exception as error:
             self.model.result()  # if the weights are wrong, it is not the exam's fault, and the run ends
             paths = [*exam.headers, *(path for problem in exam.problems for path in problem.files)]
-            self._fail(exam, hide_paths(describe_error(error), paths, self.setup.method.identifiers))
+            self._fail(exam, folder, hide_paths(describe_error(error), paths, method.identifiers))
         else:
             self._say_result(exam, result)
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
 
-    def _fail(self, exam: Exam, reason: str) -> None:
+    def _fail(self, exam: Exam, folder: Path, reason: str) -> None:
         reasons = [*(problem.reason for problem in exam.problems), reason]
+        if has_results(folder):
+            reasons.append("The results of its earlier prediction are kept.")
         for text in reasons:
             say(self.console, f"problem: exam {exam.code}: {text}")
         self.failures[exam.code] = " ".join(reasons)
-        if self.single:  # of several exams, the run's own record has the failures
-            write_record(
-                self.output,
-                exam=exam.code,
-                method=self.setup.method.settings(),
-                failure=self.failures[exam.code],
-                notes=list(exam.notes),
-                others=exam.other_files,
-            )
+        if self.single or has_results(folder):  # otherwise the failure is only in the record of all exams
+            with suppress(InputError, OSError), lock_folder(self.output, wait=True):
+                write_failure(folder, exam, self.setup.method, self.failures[exam.code])
 
     def _say_result(self, exam: Exam, result: ExamResult) -> None:
         marked = result.marked()
@@ -359,61 +374,31 @@ class Run:
                 f"{point.threshold:.3g} ({point.source}).{others}",
             )
 
-    def _write_lists(self) -> None:
-        """Write what is about all exams in the folder, also those of earlier runs; not if it is of a single exam."""
+    def _write_lists(self, last: bool = False) -> None:
+        """Write what is about all exams in the folder, also those of other runs; not if it is of a single exam."""
         if self.single:
             return
-        folders = sorted(path.parent for path in self.output.glob(f"[!.]*/{RECORD}"))
-        records = [record for folder in folders if (record := read_record(folder)) is not None]
-        breasts = [breast for folder in folders for breast in read_json(folder / "predictions.json").breasts]
-        predictions = self.setup.method.predictions(tuple(breasts))
-        write_json(predictions, self.output / "predictions.json")
-        write_dbtex(predictions, self.output / "predictions.csv")
-        names = ("exam", "score", "marked", "seconds", "problems")
-        write_record(
-            self.output,
-            method=self.setup.method.settings(),
-            exams=[{name: record[name] for name in names} for record in records],
-            failures=self.failures,
-            problems=[problem.reason for problem in self.archive.problems],
-            others=self.archive.other_files,
-        )
-
-
-def open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
-    """Refuse a folder with results of other settings or of another exam. Returns whether it is of a single exam."""
-    record = read_record(output)
-    if record is None or "failure" in record:  # of an exam that left no results
-        return len(exams) == 1
-    if "exam" in record and (len(exams) > 1 or record["exam"] != exams[0].code):
-        raise InputError(f"{output} holds the results of another exam; give another folder with -o.")
-    check_settings(output, record.get("method"), method.settings())
-    return "exam" in record
-
-
-def is_finished(folder: Path, exam: Exam) -> bool:
-    """Whether all results of an exam are there and of these files. With a problem they are not finished."""
-    record = read_record(folder)
-    if record is None or exam.problems or record.get("problems"):
-        return False
-    same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
-    return same and all((folder / name).is_file() for name in FILES)
-
-
-def clear_results(folder: Path) -> None:
-    """Remove an exam's results, and nothing else."""
-    for name in (RECORD, *FILES):  # the record first: without it, nothing counts as finished
-        (folder / name).unlink(missing_ok=True)
-
-
-def place_results(partial: Path, folder: Path) -> None:
-    """Move complete results to their place. A new folder appears as a whole; in an old one, the record comes last."""
-    if not folder.exists():
-        partial.rename(folder)
-        return
-    for name in FILES:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (partial / name).replace(folder / name)
+        method = self.setup.method
+        with lock_folder(self.output, wait=True):
+            check_lists(self.output, method)
+            results = read_results(self.output, method)
+            predictions = method.predictions(results.breasts)
+            write_record(
+                self.output,
+                method=method.settings(),
+                exams=list(results.records),
+                failures=self.failures,
+                notes=list(results.notes),
+                problems=[*(problem.reason for problem in self.archive.problems), *results.problems],
+                others=self.archive.other_files,
+            )
+            write_json(predictions, self.output / "predictions.json")
+            write_dbtex(predictions, self.output / "predictions.csv")
+        if last:
+            self.problems += len(results.problems)
+            for kind, sentences in (("problem", results.problems), ("note", results.notes)):
+                for sentence in sentences:
+                    say(self.console, f"{kind}: {sentence}")
 
 
 def _count(number: int, what: str) -> str:

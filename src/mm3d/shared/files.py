@@ -1,34 +1,38 @@
 """Files that are written whole or not at all, and folders that hold the results of one set of settings.
 
-A command refuses to mix results of other settings into such a folder, and only one process at a time may use it.
+A file is written into a working folder first: a hidden folder with a random name, which its process keeps locked. So
+several processes may write into one folder, also from several containers or hosts, and what a killed process left is
+known by its free lock. A command refuses to mix results of other settings into such a folder.
 """
 
+import errno
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock, Timeout
 
 from mm3d.shared.errors import InputError
 
 REMEDY = "give another folder with -o"
+WORKING, LOCK = ".mm3d-{}.partial", "lock"  # the name of a working folder, and of the file in it that is locked
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what a file system without locks answers
+DAY = 86_400.0  # seconds; a working folder on a file system without locks is left behind if it is unchanged for so long
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to. When the block ends well, that file becomes `path` and is on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    try:
+    with working_folder(path.parent) as folder:
+        partial = folder / path.name
         yield partial
         finish_file(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def save_json(path: Path, content: dict[str, Any]) -> None:
@@ -37,9 +41,31 @@ def save_json(path: Path, content: dict[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def partial_path(path: Path) -> Path:
-    """Where a file is written before it is complete: hidden, with the number of the process that writes it."""
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+@contextmanager
+def working_folder(parent: Path) -> Iterator[Path]:
+    """A hidden folder in `parent` for what is not complete yet. It is removed when the block ends."""
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        folder = parent / WORKING.format(secrets.token_hex(8))
+        folder.mkdir()
+        try:
+            lock = _lock(folder / LOCK)
+            break
+        except (Timeout, FileNotFoundError):  # another mm3d took it for one that was left behind
+            continue
+    try:
+        yield folder
+    finally:
+        _remove_folder(folder, lock)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove the working folders of processes that were killed."""
+    for left in folder.glob(WORKING.format("*")):
+        with suppress(Timeout, OSError):  # it is in use, or removed by another mm3d, or of another user
+            lock = _lock(left / LOCK)
+            if lock is not None or time.time() - left.stat().st_mtime > DAY:
+                _remove_folder(left, lock)
 
 
 def finish_file(partial: Path, path: Path) -> None:
@@ -49,28 +75,6 @@ def finish_file(partial: Path, path: Path) -> None:
     partial.replace(path)
     if os.name != "nt":  # Windows cannot sync a folder
         _sync(path.parent)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove the partial files of processes that have ended."""
-    for path in folder.glob(".*.partial"):
-        number = path.name.split(".")[-2]
-        if number.isdecimal() and _is_running(int(number)):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def _is_running(number: int) -> bool:
-    """Whether a process runs. One that was killed keeps its number, as a zombie, until its parent asks for it."""
-    try:
-        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _sync(path: Path) -> None:
@@ -88,14 +92,57 @@ def _umask() -> int:
     return umask
 
 
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Let only one process at a time use a folder. The system frees the lock when the process ends, however it ends."""
+def _lock(path: Path, seconds: float = 0) -> FileLock | None:
+    """Lock a file, which is made if it is not there. The system frees the lock when the process ends, however it ends.
+
+    None: the file system has no locks. Timeout: another process has the lock, and kept it for so many seconds.
+    """
+    lock = FileLock(path, timeout=seconds, fallback_to_soft=False)
     try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
+        lock.acquire()
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+    return lock
+
+
+def _remove_folder(folder: Path, lock: FileLock | None) -> None:
+    """Remove a working folder. Whoever finds it meanwhile sees it locked until nothing is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        lock.release()
+    with suppress(OSError):
+        folder.rmdir()  # NFS and Windows keep a file as long as it is open, and then its folder is still there
+
+
+@contextmanager
+def lock_folder(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Let only one process at a time use a folder. Another one is refused, or, with `wait`, has to wait.
+
+    On a file system without locks the folder is refused, or, with `wait`, nobody waits.
+    """
+    path = folder / ".lock"
+    try:
+        lock = _lock(path, -1 if wait else 0)
     except Timeout:
         raise InputError(f"{folder} is in use by another mm3d; wait for it or end it.") from None
+    if lock is None and not wait:
+        raise InputError(f"{folder} is on a file system without locks; {REMEDY}.")
+    try:
+        yield
+    finally:
+        if lock is not None:
+            with suppress(OSError):
+                path.unlink()  # while it is locked: a process that waits sees that the file is gone, and makes another
+            lock.release()
+
+
+def refuse_files(folder: Path, names: Iterable[str], results_of: str) -> None:
+    """Refuse a folder that has files of these names, which nothing shows to be results of ours."""
+    for name in names:
+        if os.path.lexists(folder / name):
+            raise InputError(f"{folder} has a {name} that is not a result of {results_of}; {REMEDY}.")
 
 
 def check_folder(

@@ -1,5 +1,6 @@
 """Worker processes that may die: a decoder that crashes or hangs on a bad file costs that file, not the run."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,7 @@ from mm3d.shared.errors import InputError, describe_error
 # Workers share no state with the parent. On Linux they are forked from a server: a fresh interpreter that has imported
 # once what they all need. Elsewhere forks are not safe, so each worker is a fresh interpreter itself.
 SERVER = sys.platform == "linux"
+PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent ends
 CONTEXT: Any = multiprocessing.get_context("forkserver" if SERVER else "spawn")
 # There is a worker for every core, so each has one thread. Sums then do not depend on the number of threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -184,8 +186,28 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, most))
 
 
+def _end_with_parent() -> None:
+    """In the worker: end as soon as the parent has ended, also if it was killed while the worker is at work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait_for_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
+    if SERVER:  # A decoder that hangs may keep the thread from running, so the system is asked to kill the worker.
+        from multiprocessing import forkserver
+
+        # The worker's parent is the server, which ends when the last process has closed its end of this pipe. Workers
+        # have one, too, because they could start processes themselves. They never do.
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _serve(connection: Connection, memory: int | None) -> None:
     """In the worker: take a call and send its result, until the parent is gone."""
+    _end_with_parent()
     if memory is not None:
         _limit_memory(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows does not pass it on.

@@ -25,9 +25,10 @@ from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_settings, finish_file, replacing, save_json
+from mm3d.shared.files import check_settings, finish_file, refuse_files, replacing, save_json
 
 VERSION = 1  # of the preparation; it is part of the keys
+LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
 MANIFEST = (
     *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
     *("findings", "malignant_findings", "slices", "height", "width", "file"),
@@ -157,12 +158,21 @@ def read_view(folder: Path, key: str, view: View) -> PreparedView:
 
 
 def check_output(folder: Path, name: str) -> None:
-    """Refuse a folder that holds another dataset, because its lists would be replaced."""
-    path = folder / "cohort.json"
+    """Refuse a folder that holds another dataset, or lists that are not of a dataset: they would be replaced."""
+    path = folder / LISTS[0]
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder with -o.")
-    if path.is_file():
-        check_settings(folder, {"dataset": json.loads(path.read_text()).get("name")}, {"dataset": name})
+    if not path.is_file():
+        refuse_files(folder, LISTS, "'mm3d prepare'")
+        return
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not {"version", "name", "breasts"} <= set(content):
+        refuse_files(folder, LISTS, "'mm3d prepare'")
+        return
+    check_settings(folder, {"dataset": content["name"]}, {"dataset": name})
 
 
 def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: list[Problem]) -> None:

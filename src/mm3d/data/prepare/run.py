@@ -21,7 +21,7 @@ from mm3d.data.prepare.view import MAX_PIXELS, Plan, begin_view, fill_slices, fi
 from mm3d.data.records import Breast, Cohort, Problem, View
 from mm3d.shared.console import say, show_progress
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import partial_path, remove_partial
+from mm3d.shared.files import remove_partial, working_folder
 from mm3d.shared.workers import Outcome, Task, Workers, start_server, worker_count
 
 SECONDS_TO_BEGIN = 120.0  # to read a header and decode two frames; no real file takes that long
@@ -80,20 +80,18 @@ def prepare_views(
         else:
             known = None if headers is None else tuple(headers[path] for path in view.files)
             shown = None if display is None else display / f"{key}.npy"
-            todo.append(_Job(view, key, partial_path(folder / "views" / f"{key}.npy"), shown, known))
-    try:
-        if todo:
-            with Workers(jobs, WORKER_MEMORY) as workers:
-                for job in _run_jobs(todo, settings, workers, jobs, max_pixels):
-                    advance()
-                    if job.failure:
-                        problems.append(Problem(job.view.name, job.failure))
-                    elif job.plan and job.headers is not None:
-                        pixels = prepared.finish_view(folder, job.key, job.partial, job.plan.file)
-                        done.append(PreparedView(job.view, job.plan.file, pixels, job.headers, job.display_slices))
-    finally:
-        for job in todo:
-            job.partial.unlink(missing_ok=True)
+            todo.append((view, key, shown, known))
+    if todo:
+        with working_folder(folder / "views") as work, Workers(jobs, WORKER_MEMORY) as workers:
+            begun = [_Job(view, key, work / f"{key}.npy", shown, known) for view, key, shown, known in todo]
+            for job in _run_jobs(begun, settings, workers, jobs, max_pixels):
+                advance()
+                if job.failure:
+                    problems.append(Problem(job.view.name, job.failure))
+                    job.partial.unlink(missing_ok=True)  # another view may need the room
+                elif job.plan and job.headers is not None:
+                    pixels = prepared.finish_view(folder, job.key, job.partial, job.plan.file)
+                    done.append(PreparedView(job.view, job.plan.file, pixels, job.headers, job.display_slices))
     return done, problems
 
 
@@ -212,6 +210,7 @@ def run(
     if not views:
         reason = f" ({cohort.problems[0].subject}: {cohort.problems[0].reason})" if cohort.problems else ""
         raise InputError(f"{folder} has no image of {cohort.name} that can be used{reason}; are its images there?")
+    remove_partial(output)
     with show_progress(console, "preparing", len(views)) as advance:
         done, failures = prepare_views(views, output, settings, count, advance, max_pixels=max_pixels)
     problems = [*cohort.problems, *failures]

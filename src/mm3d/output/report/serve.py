@@ -57,7 +57,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
         self.reports = find_reports(folder)
-        self.failed = sorted((read_record(folder) or {}).get("failures", {}))
+        record = read_record(folder) or {}
+        self.failed = [record["exam"]] if {"exam", "failure"} <= set(record) else sorted(record.get("failures", {}))
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Request)
@@ -148,7 +149,8 @@ def _describe_exam(record: dict[str, Any]) -> str:
     except (ValueError, KeyError, TypeError):
         return ""
     text = f": score {score:.2f}, {marked} mark{'s' * (marked != 1)}"
-    return f"{text}, {problems} problem{'s' * (problems != 1)}" if problems else text
+    text = f"{text}, {problems} problem{'s' * (problems != 1)}" if problems else text
+    return f"{text}; of an earlier prediction, the last one failed" if "failure" in record else text
 
 
 def view(folder: Path, port: int, browser: bool) -> int:
