@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
 from rich.table import Table
 from scipy import ndimage, special
 
@@ -46,7 +45,7 @@ from mm3d.phantom.trial import (
 )
 from mm3d.phantom.victre import LabelVolume, VictreTrial, make_victre_phantom, read_victre
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import show_progress
+from mm3d.shared.console import Console, show_progress
 from mm3d.shared.errors import InputError
 
 Pixels = NDArray[np.floating] | NDArray[np.integer]

@@ -110,7 +110,7 @@ def test_findings_arrive_in_the_models_frame(tmp_path: Path) -> None:
 
 
 def test_the_breasts_of_an_exam_are_prepared_without_lists(tmp_path: Path) -> None:
-    images, _ = read_headers(list_files(exams(tmp_path / "export")))
+    images, _ = read_headers(list_files(exams(tmp_path / "export"))[0])
     headers = {header.path: header for header in images}
     breasts = CohortBuilder("exam", entries=make_entries(images)[0]).assemble().breasts
     prepared, problems = prepare_breasts(breasts, headers, SMALL, tmp_path / "work", 1)
@@ -136,7 +136,7 @@ def test_a_header_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return read(file, **options)
 
     monkeypatch.setattr(pydicom, "dcmread", count)
-    images, _ = read_headers(list_files(exams(tmp_path / "export")))
+    images, _ = read_headers(list_files(exams(tmp_path / "export"))[0])
     headers = {header.path: header for header in images}
     entries, _ = make_entries(images)
     for entry in entries:

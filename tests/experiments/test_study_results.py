@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image as Picture
-from rich.console import Console
 from support.blobs import write_blobs
 
 from mm3d.data.inputs import prepared_breasts
@@ -40,6 +39,7 @@ from mm3d.experiments.results import (
 from mm3d.experiments.spec import CohortSpec, RunSpec, StudySpec
 from mm3d.experiments.statistics import Difference, Statistics, together, verdict
 from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
+from mm3d.shared.console import Console
 from mm3d.shared.errors import InputError
 
 

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from support.tiny_study import TINY
 
 from mm3d.cli import main
 from mm3d.experiments.spec import StudySpec, read_study
 from mm3d.experiments.workflow import choose_jobs
+from mm3d.shared.console import Console
 from mm3d.shared.errors import InputError
 
 

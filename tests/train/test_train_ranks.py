@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from support.blobs import settings, write_blobs, write_settings
 
+from mm3d.shared.console import Console
 from mm3d.train.config import make_config
 from mm3d.train.log import read_log
 from mm3d.train.run import train

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from safetensors.torch import load_file
 from support.blobs import SLICES, H, W, settings, write_blobs, write_settings
 
@@ -23,6 +22,7 @@ from mm3d.cli import main
 from mm3d.model import weights
 from mm3d.model.config import PRESETS, BackboneConfig
 from mm3d.model.detector import Detector
+from mm3d.shared.console import Console
 from mm3d.shared.errors import InputError
 from mm3d.train.config import make_config
 from mm3d.train.log import read_log

@@ -20,6 +20,7 @@ from mm3d.cli.predict import add_predict
 from mm3d.cli.prepare import add_prepare
 from mm3d.cli.study import add_study
 from mm3d.shared.errors import InputError, describe_error
+from mm3d.shared.printable import printable
 
 DEMO_SEED = 2028  # of ten seeds, the one whose cancer is found in both views (shipped/README.md)
 # Options of `phantom` that are settings of the trial, by the names they have there.
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.run(arguments)
     except (InputError, OSError) as error:
-        print(f"mm3d: {describe_error(error)}", file=sys.stderr)
+        print(f"mm3d: {printable(describe_error(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mm3d: interrupted.", file=sys.stderr)

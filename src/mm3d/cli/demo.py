@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from pydicom import Dataset
-from rich.console import Console
 
 from mm3d.data.datasets.folder import exam_code, list_files
 from mm3d.data.dicom.header import read_dataset
@@ -20,7 +19,7 @@ from mm3d.phantom.dicom import write_view
 from mm3d.phantom.trial import Trial, draw_case, render_breast
 from mm3d.predict.run import Options, predict_exams
 from mm3d.predict.settings import PredictSettings
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import refuse_files, remove_partial, replacing
 
@@ -44,7 +43,9 @@ def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> 
     if code == 0 and record is not None:
         threshold = record["method"]["operating_point"]["threshold"]
         lines = compare(breasts, read_json(output / "predictions.json"), threshold)
-        say(console, "\n".join(lines) + f" Open {output / 'report.html'} in a browser.")
+        lines[-1] += f" Open {output / 'report.html'} in a browser."
+        for line in lines:
+            say(console, line)
     return code
 
 
@@ -52,7 +53,7 @@ def _check_folder(output: Path) -> None:
     """Refuse to replace anything but an earlier demo."""
     folder = output / "exam"
     exams = set()
-    for path in list_files(folder) if folder.is_dir() else []:
+    for path in list_files(folder)[0] if folder.is_dir() else []:
         header = read_dataset(path, ["PatientName", "StudyInstanceUID"]) if path.name in NAMES else Dataset()
         if not str(header.get("PatientName", "")).startswith("Virtual^"):
             raise InputError(f"{folder} holds files that no demo made; give another folder with -o.")

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from mm3d.model.config import BACKBONES
 from mm3d.model.import_backbone import NOT_A_WEIGHT
 from mm3d.model.import_checkpoint import Import, import_checkpoint
 from mm3d.model.weights import RESEARCH_ONLY, Transfer, save
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial
 
@@ -45,7 +44,8 @@ def import_weights(source: Path, output: Path, overwrite: bool) -> None:
         names = [name for name in dropped if dropped[name] == reason]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         say(console, f"dropped: {', '.join(names[:3])}{more} ({reason})")
-    say(console, f"{source}: {_describe(imported)}.\nWrote {output}. {use}")
+    say(console, f"{source}: {_describe(imported)}.")
+    say(console, f"Wrote {output}. {use}")
 
 
 def check_output(output: Path, source: Path, overwrite: bool) -> None:

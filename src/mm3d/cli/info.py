@@ -11,6 +11,7 @@ import torch
 
 from mm3d import __version__
 from mm3d.model.weights import find, name_of, read_header, shipped
+from mm3d.shared.printable import printable
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scipy")
 
@@ -81,4 +82,5 @@ def print_info(as_json: bool, weights: Sequence[Path] = ()) -> None:
     if weights:
         rows["given weights"] = _list_weights(info["given_weights"])
     for name, text in rows.items():
-        print(f"{name:16}{text.replace(chr(10), chr(10) + ' ' * 16)}")
+        for number, line in enumerate(text.split("\n")):
+            print(f"{'' if number else name:16}{printable(line)}")

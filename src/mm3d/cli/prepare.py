@@ -20,8 +20,8 @@ def add_prepare(commands: Commands) -> None:
         help="make a downloaded dataset, or your own exams, ready for training and evaluation",
         description="Read a dataset as it was downloaded, check it, and write prepared views: images that are cropped "
         "to the breast, have the chest wall on the left, and are resized; the slices of volumes are max-pooled. A "
-        "second run does only what is missing. Exit code 1 means that some views failed (see OUT/problems.csv) or that "
-        "nothing could be done. docs/data.md describes the datasets.",
+        "second run does only what is missing. Exit code 1 means that something could not be read (see "
+        "OUT/problems.csv) or that nothing could be done. docs/data.md describes the datasets.",
     )
     known = "; ".join(f"{name}: {about}" for name, (_, about) in DATASETS.items())
     prepare.add_argument("dataset", choices=DATASETS, metavar="DATASET", help=known)

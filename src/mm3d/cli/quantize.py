@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Column, Table
 
 from mm3d.cli.import_weights import check_output
@@ -27,7 +26,7 @@ from mm3d.predict.detect import predict_breast
 from mm3d.predict.run import Options, choose_input
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict
-from mm3d.shared.console import say, show_progress
+from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import working_folder
 from mm3d.train.cohorts import ValidationCohort

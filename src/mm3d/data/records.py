@@ -117,6 +117,7 @@ class Problem:
 
     subject: str  # a view, a breast or a file
     reason: str  # one sentence
+    unread: bool = False  # a file or folder that should have been read could not be
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Write per-finding.csv and per-volume.csv: what to look at when a metric is surprising."""
 
-import csv
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from mm3d.evaluate.match import MatchedPredictions
 from mm3d.evaluate.metrics.hits import best_findings, highest_by, reference_slices
-from mm3d.shared.files import replacing
+from mm3d.shared.spreadsheet import write_rows
 
 Columns = dict[str, Any]  # of sequences
 
@@ -20,11 +20,8 @@ def write_lists(systems: list[MatchedPredictions], folder: Path) -> None:
 
 
 def _write(path: Path, tables: list[Columns]) -> None:
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(tables[0])
-        for columns in tables:
-            writer.writerows(tuple(map(_cell, row)) for row in zip(*columns.values(), strict=True))
+    rows = (map(_cell, row) for columns in tables for row in zip(*columns.values(), strict=True))
+    write_rows(path, chain([tables[0]], rows))
 
 
 def _cell(value: Any) -> str:

@@ -5,8 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from mm3d import __version__
 from mm3d.evaluate.lists import write_lists
 from mm3d.evaluate.match import EvaluateSettings, match_predictions
@@ -16,7 +14,7 @@ from mm3d.evaluate.show import print_tables
 from mm3d.evaluate.truth import read_truth
 from mm3d.output import predictions
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial, replacing
 

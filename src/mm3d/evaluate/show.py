@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from mm3d.evaluate import table as metrics
 from mm3d.evaluate.table import FrocMetric, Summary, UnitMetric
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 
 Result = dict[str, Any]
 NONE = "–"

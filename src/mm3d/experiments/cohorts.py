@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from mm3d.data.datasets import bcs_dbt
 from mm3d.data.prepare.geometry import PrepareSettings
@@ -25,7 +24,7 @@ from mm3d.experiments.pictures import write_pictures
 from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.phantom.run import make_trial
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import show_progress
+from mm3d.shared.console import Console, show_progress
 from mm3d.shared.files import check_folder, remove_partial, save_json
 
 FOLDER = "cohorts"

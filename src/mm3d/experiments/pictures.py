@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from scipy.ndimage import gaussian_filter
 
 from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile, write_cohort, write_view
 from mm3d.data.prepare.view import WHITE
 from mm3d.data.records import Annotation, Breast, Cohort, Label, View
-from mm3d.shared.console import show_progress
+from mm3d.shared.console import Console, show_progress
 from mm3d.shared.files import remove_partial
 
 NOTE = "These are synthetic pictures of rings, polygons, crosses and gratings: no breast is among them."

@@ -15,7 +15,6 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from rich.console import Console
 
 from mm3d.evaluate.figures import COLOURS
 from mm3d.evaluate.match import EvaluateSettings
@@ -34,7 +33,7 @@ from mm3d.experiments.statistics import (
     together,
     verdict,
 )
-from mm3d.shared.console import say, show_progress
+from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.files import replacing
 
 HERE = Path(__file__).parent

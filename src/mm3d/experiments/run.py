@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from mm3d import __version__
 from mm3d.data.inputs import Histogram, prepared_breasts, training_histogram
@@ -34,6 +33,7 @@ from mm3d.model.detector import Detector
 from mm3d.output.predictions import Predictions
 from mm3d.predict.detect import predict_breast, project
 from mm3d.shared.config import to_dict
+from mm3d.shared.console import Console
 from mm3d.shared.files import check_folder, lock_folder, save_json
 from mm3d.train.config import DENSE, RANDOM, TrainConfig, make_config
 from mm3d.train.log import peak_memory, read_log

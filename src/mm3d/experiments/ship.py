@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from mm3d.experiments.results import OPERATING_RATE, JudgedCohort, Result, read_cohort, read_results, threshold_of
 from mm3d.experiments.run import check_weights
 from mm3d.experiments.spec import INFERENCE_ONLY, RunSpec, StudySpec, read_study
 from mm3d.model import weights
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 
 SHIPPED = Path(weights.__file__).parent.parent / "shipped"

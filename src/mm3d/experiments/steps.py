@@ -11,14 +11,13 @@ import time
 import traceback
 from pathlib import Path
 
-from rich.console import Console
-
 from mm3d.experiments.cohorts import make_cohort
 from mm3d.experiments.gallery import draw_gallery
 from mm3d.experiments.report import duration, write_report
 from mm3d.experiments.results import Result, read_results
 from mm3d.experiments.run import OUTPUT, execute, folder_of
 from mm3d.experiments.workflow import FAILED, WORKFLOW, read_workflow
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 
 
@@ -37,7 +36,7 @@ def end_with_parent() -> None:
 def main(step: str, *arguments: str) -> int:
     """Do one step. Returns the exit code."""
     end_with_parent()
-    terminal = Console(file=os.fdopen(os.dup(1), "w", encoding="utf-8"), soft_wrap=True, highlight=False, markup=False)
+    terminal = Console(file=os.fdopen(os.dup(1), "w", encoding="utf-8"), soft_wrap=True)
     name = f"cohort {arguments[0]}" if step == "cohort" else " ".join(arguments) or step
     begun = time.monotonic()
     try:
@@ -69,7 +68,7 @@ def do_step(step: str, *arguments: str) -> str:
         try:
             draw_gallery(study, read_results(study, workflow.results), workflow.results)
         except InputError as error:  # the pictures that were drawn before stay
-            print(f"note: no pictures were drawn: {error}")
+            say(Console(), f"note: no pictures were drawn: {error}")
     else:
         write_report(study, workflow.results, Path())
     return ""

@@ -27,8 +27,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from mm3d.experiments.cohorts import check_cohorts
 from mm3d.experiments.gallery import ROW
 from mm3d.experiments.results import Result, path_of, read_results
@@ -37,7 +35,7 @@ from mm3d.experiments.ship import find_shipped
 from mm3d.experiments.spec import Job, StudySpec, check_known, read_study
 from mm3d.model.weights import find
 from mm3d.shared.config import from_dict, to_dict
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import lock_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import worker_count
@@ -253,6 +251,7 @@ def tell_failed(folder: Path, missing: Sequence[str], console: Console) -> None:
     failed = (folder / FAILED).read_text(encoding="utf-8").splitlines() if (folder / FAILED).is_file() else []
     others = [name for name in missing if not any(line.startswith(f"{name} failed") for line in failed)]
     if failed:
-        say(console, "\n".join(["What failed:", *failed]))
+        for line in ("What failed:", *failed):
+            say(console, line)
     if others:
         say(console, f"Not finished, because of that or for a reason in {folder / LOG}: {', '.join(others)}.")

@@ -7,7 +7,6 @@ Boxes are xyxy in stored pixels. Slices are 0-based indices into the stored volu
 docs/evaluation.md describes both formats for users.
 """
 
-import csv
 import itertools
 import json
 import math
@@ -27,6 +26,7 @@ from mm3d.shared.collector import paused_collector
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
+from mm3d.shared.spreadsheet import write_rows
 
 VERSION = 1  # of the JSON
 NUMBERS = ("X", "Width", "Y", "Height", "Z", "Depth", "Score")
@@ -302,14 +302,13 @@ def _number(column: str, text: str) -> float:
 def write_dbtex(predictions: Predictions, path: Path) -> None:
     """Write DBTex's CSV: the findings, without the scores of views and breasts. Mammograms add a column Modality."""
     flat = any(key.modality == "FFDM" for key, _ in predictions.views())
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*COLUMNS, "Modality") if flat else COLUMNS)
-        for key, view in predictions.views():
-            for finding in view.findings:
-                x1, y1, x2, y2 = finding.box
-                numbers = (x1, x2 - x1, y1, y2 - y1, finding.first_slice, finding.depth, finding.score)
-                writer.writerow((*key[:3], *map(_text, numbers), *([key.modality] if flat else [])))
+    rows: list[tuple[str, ...]] = [(*COLUMNS, "Modality") if flat else COLUMNS]
+    for key, view in predictions.views():
+        for finding in view.findings:
+            x1, y1, x2, y2 = finding.box
+            numbers = (x1, x2 - x1, y1, y2 - y1, finding.first_slice, finding.depth, finding.score)
+            rows.append((*key[:3], *map(_text, numbers), *([key.modality] if flat else [])))
+    write_rows(path, rows)
 
 
 def _text(number: float | None) -> str:

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
-
 from mm3d.data.datasets import write_tables
 from mm3d.data.dicom.window import StoredImage
 from mm3d.data.prepare.geometry import PrepareSettings
@@ -28,7 +26,7 @@ from mm3d.phantom.dicom import display_window, write_view
 from mm3d.phantom.imaging import SyntheticView
 from mm3d.phantom.trial import Trial, render_breast
 from mm3d.shared.config import from_dict, to_dict
-from mm3d.shared.console import say, show_progress
+from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import Task, Workers, worker_count

@@ -6,6 +6,7 @@ read, nothing here imports torch, and the model is a `Future`.
 
 import hashlib
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -86,10 +87,10 @@ class Archive:
     other_files: int  # files that are no mammography
 
 
-def hide_paths(text: str, paths: Sequence[Path], identifiers: bool) -> str:
+def hide_paths(text: str, paths: Sequence[Path], identifiers: bool, what: str = "a file") -> str:
     """Remove paths from a sentence, because they may contain names of patients; not if `identifiers` are wanted."""
     for path in () if identifiers else sorted(paths, key=lambda path: -len(str(path))):
-        text = text.replace(str(path), "a file (--with-identifiers names it)")
+        text = text.replace(str(path), f"{what} (--with-identifiers names it)")
     return text
 
 
@@ -98,7 +99,8 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
 
     With `identifiers`, problems may name files.
     """
-    images, unused = read_headers(_list_files(given))
+    files, unreadable = _list_files(given)
+    images, unused = read_headers(files)
     entries, no_views = make_entries(images)
     headers: dict[str, dict[Path, Header]] = defaultdict(dict)
     breasts: dict[str, list[Breast]] = defaultdict(list)
@@ -108,8 +110,8 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
         headers[exam_code(header.study)][header.path] = header
     for breast in CohortBuilder("archive", entries=entries).assemble().breasts:
         breasts[breast.exam].append(breast)
-    for file in (*no_views, *unused):
-        if file.kind == "broken":
+    for file in (*unreadable, *no_views, *unused):
+        if file.kind in ("broken", "folder"):
             problems[file.exam].append(_describe_problem(file, identifiers))
         elif file.kind != "other":
             left_out[file.exam][LEFT_OUT["copy" if file.kind == "copy" else file.reason]] += 1
@@ -128,20 +130,23 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
     return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in unused))
 
 
-def _list_files(given: Sequence[Path]) -> list[Path]:
-    """Every file once, however often it was given."""
+def _list_files(given: Sequence[Path]) -> tuple[list[Path], list[UnusedFile]]:
+    """Every file once, however often it was given, and what cannot be read."""
     files: dict[Path, Path] = {}
+    unreadable: dict[Path, UnusedFile] = {}
     for path in given:
-        if not path.exists():
+        if not os.path.lexists(path):
             raise InputError(f"{path} does not exist; give DICOM files, folders of them, or a prepared folder.")
-        for file in list_files(path) if path.is_dir() else [path]:
+        found, broken = list_files(path) if path.is_dir() else ([path], [])
+        for file in found:
             files.setdefault(file.resolve(), file)
-    return list(files.values())
+        unreadable |= {file.path: file for file in broken}
+    return list(files.values()), list(unreadable.values())
 
 
 def _describe_problem(file: UnusedFile, identifiers: bool) -> ReadProblem:
     name = " ".join(filter(None, (file.laterality, file.position)))
-    reason = hide_paths(file.reason, [file.path], identifiers)
+    reason = hide_paths(file.reason, [file.path], identifiers, "a folder" if file.kind == "folder" else "a file")
     return ReadProblem(f"{name}: {reason}" if name else reason, file.laterality, file.position, (file.path,))
 
 

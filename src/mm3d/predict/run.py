@@ -19,8 +19,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.geometry import PrepareSettings
@@ -46,7 +44,7 @@ from mm3d.predict.folder import (
 )
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict, to_dict
-from mm3d.shared.console import say, show_progress
+from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import lock_folder, remove_partial, working_folder
 from mm3d.shared.workers import worker_count

@@ -1,10 +1,36 @@
-"""What a long command prints: a progress bar with the time left, and lines of plain text."""
+"""What a command prints: lines of plain text, tables, and a progress bar with the time left.
 
-from collections.abc import Callable, Iterator
+Names of files, texts in weights and cells of tables may be somebody else's, so all of it goes through `printable`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
+
+from mm3d.shared.printable import printable
+
+
+class Console(rich.console.Console):  # noqa: TID251
+    """A terminal that shows all text as it is. Only the program itself moves the cursor or chooses colours."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A line or a cell, whose text has no lines of its own."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Anything else, which may have several lines."""
+        for segment in super().render(renderable, options):
+            text = "\n".join(map(printable, segment.text.split("\n")))
+            yield segment if segment.control else Segment(text, segment.style)
 
 
 @contextmanager
@@ -17,5 +43,5 @@ def show_progress(console: Console, doing: str, total: int) -> Iterator[Callable
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is: not wrapped, not coloured, and brackets stay brackets."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    """Print a text in one line: not wrapped, not coloured, and brackets stay brackets."""
+    console.print(text, soft_wrap=True)

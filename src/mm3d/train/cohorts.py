@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_fabric import Fabric
-from rich.console import Console
 
 from mm3d.data.inputs import Histogram, modality_of, prepared_breasts, training_histogram
 from mm3d.evaluate.truth import Truth, read_truth
 from mm3d.model.weights import find, read_header
 from mm3d.predict.detect import project
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.train.config import CohortConfig, DataConfig, TrainConfig
 from mm3d.train.data import TrainingBreast

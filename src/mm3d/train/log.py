@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from mm3d.shared.console import Console
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 from mm3d.train.config import LoopConfig

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from rich.console import Console
 from torch import Tensor, nn
 
 from mm3d import __version__
@@ -36,7 +35,7 @@ from mm3d.model.memory import keep_freed_memory
 from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import say
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, save_json
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from mm3d.data.records import KEY, Annotation, Breast, Cohort, Key, Label, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError
+from mm3d.shared.spreadsheet import read_cells
 
 SIDES: dict[str, Laterality] = {"L": "L", "R": "R", "LEFT": "L", "RIGHT": "R"}  # as tables write them
 POSITIONS: dict[str, Position] = {"CC": "CC", "MLO": "MLO"}  # the views that are used
@@ -48,7 +49,8 @@ def read_rows(
     with _open_table(path, wanted, delimiter) as (names, rows):
         kept = [optional is None or name in (*wanted, *optional) for name in names]
         names, rows = list(compress(names, kept)), _fill_rows(rows, len(names))
-        return [dict(zip(names, map(str.strip, compress(row, kept)), strict=True)) for row in rows]
+        read = (read_cells(list(map(str.strip, compress(row, kept)))) for row in rows)
+        return [dict(zip(names, row, strict=True)) for row in read]
 
 
 def read_blocks(path: Path, columns: Iterable[str]) -> Iterator[Columns]:
@@ -59,7 +61,7 @@ def read_blocks(path: Path, columns: Iterable[str]) -> Iterator[Columns]:
         while block:
             block = list(islice(rows, BLOCK))
             whole = block if set(map(len, block)) == {width} else _fill_rows(block, width)
-            cells = list(map(str.strip, chain.from_iterable(whole)))
+            cells = read_cells(list(map(str.strip, chain.from_iterable(whole))))
             yield {name: cells[number::width] for number, name in enumerate(names)}
 
 
@@ -85,7 +87,7 @@ def _open_table(
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=delimiter)
-            header = next(reader, [])
+            header = read_cells(next(reader, []))
             _check_columns(path, header, columns, delimiter)
             yield header, reader
     except (UnicodeDecodeError, csv.Error) as error:

@@ -4,7 +4,9 @@ Views are grouped to breasts by study and side. Patients and exams get codes; al
 code. No name or number of a patient leaves the DICOM headers.
 """
 
+import errno
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from pydicom.dataset import Dataset
 from mm3d.data.datasets.assemble import CohortBuilder, Entry
 from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, read_header, which_view
 from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
-from mm3d.shared.errors import InputError
+from mm3d.shared.errors import InputError, describe_error
+from mm3d.shared.files import WORKING
 
 NO_VIEW = "its header does not say which side or view (CC, MLO) it is; export it with them."
 NO_READING = "it is a stereotactic image or a specimen, which no detector was made for; leave it out."
@@ -24,53 +27,89 @@ NO_READING = "it is a stereotactic image or a specimen, which no detector was ma
 
 @dataclass(frozen=True)
 class UnusedFile:
-    """A file that is not used."""
+    """A file that is not used, or a folder that cannot be read."""
 
     path: Path
     reason: str  # one sentence
     # broken: it cannot be read; other: it is not mammography; copy: another file is the same image;
     # no view: it can be read, and is none of the views that are used (its reason is NO_VIEW or NO_READING)
-    kind: Literal["broken", "other", "copy", "no view"]
+    kind: Literal["broken", "other", "copy", "no view", "folder"]
     exam: str = ""  # the code of its exam; empty if the file does not say
     laterality: Laterality | None = None
     position: Position | None = None
 
 
 def read(folder: Path) -> Cohort:
-    headers, unused = read_headers(list_files(folder))
+    files, unreadable = list_files(folder)
+    headers, unused = read_headers(files)
+    unused = [*unreadable, *unused]
     if not headers:
         reason = f" ({unused[0].reason})" if unused else ""
         raise InputError(f"{folder} has no mammography that can be read{reason}; give a folder of DICOM exams.")
     entries, no_views = make_entries(headers)
-    problems = [Problem(str(file.path.relative_to(folder)), file.reason) for file in (*unused, *no_views)]
+    problems = [
+        Problem(str(file.path.relative_to(folder)), file.reason, unread=file.kind in ("broken", "folder"))
+        for file in (*unused, *no_views)
+    ]
     return CohortBuilder(folder.name, entries=entries, problems=problems).assemble()
 
 
-def list_files(folder: Path) -> list[Path]:
-    """All files below a folder that may be images."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return [path for path in files if path.name.upper() != "DICOMDIR"]
+def list_files(folder: Path) -> tuple[list[Path], list[UnusedFile]]:
+    """All files below a folder that may be images, and the folders and links there that cannot be read.
+
+    Links are followed. A folder to which several ways lead is listed once.
+    """
+    files: list[Path] = []
+    unreadable: list[UnusedFile] = []
+    seen: set[tuple[int, int]] = set()
+    folders: list[Path] = [folder]
+    links: list[Path] = []
+    while folders or links:
+        here = folders.pop() if folders else links.pop()  # a file has its name without a link, if there is one
+        try:
+            status = here.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            if not os.access(here, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            with os.scandir(here) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
+                    path = Path(entry.path)
+                    hidden = entry.name.startswith(".") or entry.name.upper() == "DICOMDIR"
+                    if entry.is_symlink() and not path.exists():
+                        reason = f"{path} is a link to nothing; mend or remove it."
+                        unreadable += [] if hidden else [UnusedFile(path, reason, "broken")]
+                    elif entry.is_dir() and not path.match(WORKING.format("*")):
+                        (links if entry.is_symlink() else folders).append(path)
+                    elif entry.is_file() and not hidden:
+                        files.append(path)
+        except OSError as error:
+            reason = f"{here} cannot be read ({error.strerror}); make it readable, or leave it out."
+            unreadable.append(UnusedFile(here, reason, "folder"))
+    return sorted(files), sorted(unreadable, key=lambda file: file.path)
 
 
 def read_headers(paths: Iterable[Path]) -> tuple[list[Header], list[UnusedFile]]:
     """Read the header of each file, once. Returns those that can be used, and the other files with the reasons."""
     unused: list[UnusedFile] = []
-    images: dict[tuple[object, ...], list[Header]] = {}
+    images: dict[tuple[object, ...], list[tuple[int, Header]]] = {}
     for path in paths:
         try:
             header = read_header(path)
-            images.setdefault(_identity(header), []).append(header)
+            size = path.stat().st_size
+            images.setdefault(_identity(header), []).append((size, header))
         except OtherKindError as error:
             unused.append(UnusedFile(path, str(error), "other"))
         except UnusableFileError as error:
             unused.append(_describe_broken(path, str(error), error.dataset))
-        except InputError as error:
-            unused.append(UnusedFile(path, str(error), "broken"))
+        except Exception as error:  # one file never costs the others
+            unused.append(UnusedFile(path, describe_error(error), "broken"))
     headers = []
     for copies in images.values():
-        largest = max(copies, key=lambda header: header.path.stat().st_size)  # a copy that was cut off is smaller
+        _, largest = max(copies, key=lambda copy: copy[0])  # a copy that was cut off is smaller
         headers.append(largest)
-        for header in copies:
+        for _, header in copies:
             if header is not largest:
                 reason = f"{header.path} is a copy of {largest.path}; remove one of them."
                 unused.append(UnusedFile(header.path, reason, "copy", exam_code(header.study)))

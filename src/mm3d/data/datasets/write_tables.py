@@ -1,6 +1,5 @@
 """Write a cohort in our interchange format; `tables.py` says what is in it, and reads it."""
 
-import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from mm3d.data.datasets.tables import (
 )
 from mm3d.data.records import KEY, Annotation, Breast, Cohort, Label, View, keys_of
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import replacing
+from mm3d.shared.spreadsheet import write_rows
 
 
 def write(cohort: Cohort, folder: Path, volume_slices: Mapping[str, int]) -> None:
@@ -133,7 +132,4 @@ def _box_cells(view: View, annotation: Annotation, volume_slices: Mapping[str, i
 
 def _write_table(path: Path, columns: Sequence[str], optional: Sequence[str], rows: Sequence[Row]) -> None:
     used = [*columns, *(column for column in optional if any(row.get(column) for row in rows))]
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, used, restval="", extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(path, [used, *([row.get(column, "") for column in used] for row in rows)])

@@ -9,6 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,6 +19,7 @@ import pydicom
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.errors import InvalidDicomError
 from pydicom.filereader import read_file_meta_info
+from pydicom.uid import UID
 
 from mm3d.data.dicom.window import StoredImage, first_value, read_display
 from mm3d.data.records import Laterality, Position
@@ -59,6 +61,11 @@ TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescri
 # Images of an intervention: taken with a stereotactic device, or of tissue that was removed.
 INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
 SPECIMEN_CODES = ("127457009", "G-8310")  # SCT, and SRT in older files
+# Modalities that a message may name; anything else in the element may be a name.
+MODALITIES = (
+    *("CR", "CT", "DOC", "DX", "IO", "KO", "MG", "MR", "NM", "OT", "PR", "PT"),
+    *("REG", "RF", "SC", "SEG", "SR", "US", "XA"),
+)
 # What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
     *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
@@ -156,21 +163,30 @@ def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
 
 def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
     """Everything in front of the pixels, and where in the file it ends."""
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; give DICOM files.")
     names = None if tags is None else list(tags)
     try:
+        if not path.is_file():
+            raise InputError(f"{path} is not a file, or a link to nothing; give DICOM files.")
         meta = read_file_meta_info(path)
         if meta.get("TransferSyntaxUID") == DEFLATED:
             return _read_deflated(path, meta), 0
         with path.open("rb") as file:
             dataset = pydicom.dcmread(file, stop_before_pixels=True, defer_size=1_000_000, specific_tags=names)
-            return dataset, file.tell()
+            end = file.tell()
+        for name in names or ():
+            str(dataset.get(name))  # only now it is decoded
+        return dataset, end
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or 'damaged'}); make it readable, or leave it out."
+        ) from error
     except InvalidDicomError as error:
         if path.suffix.lower() == ".dcm":  # a file of this name was an image once
             what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
             raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
+    except InputError:
+        raise
     except Exception as error:  # any exception means a damaged header
         raise InputError(f"{path} has a damaged DICOM header; export it again.") from error
 
@@ -253,7 +269,8 @@ def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice
         return "slice"
     if not sop_class or not modality:  # every image and report has both
         raise InputError(f"{path} does not say what it is: it is cut off, or not an image; copy it again.")
-    raise OtherKindError(f"{path} is not mammography (modality {modality}); leave it out.")
+    known = modality if modality in MODALITIES else "unknown"
+    raise OtherKindError(f"{path} is not mammography (modality {known}); leave it out.")
 
 
 def _is_tomosynthesis(dataset: Dataset) -> bool:
@@ -279,7 +296,9 @@ def _transfer_syntax(path: Path, dataset: Dataset) -> str:
             f"{path} is compressed as JPEG extended (12 bit), which no decoder reads: export it as JPEG 2000."
         )
     if syntax not in NATIVE and syntax not in COMPRESSED:
-        raise InputError(f"{path} has the transfer syntax {syntax or 'unknown'}; export it as JPEG 2000 lossless.")
+        known = UID(syntax).name
+        known = "unknown" if known == syntax else known  # what the file has there may be anything
+        raise InputError(f"{path} has the transfer syntax {known}; export it as JPEG 2000 lossless.")
     return syntax
 
 
@@ -378,13 +397,15 @@ def _patient_code(dataset: Dataset) -> str:
 
 
 def _context(dataset: Dataset) -> Dataset:
-    """The elements of CONTEXT, not yet decoded: damage in one of them is no reason to refuse the image."""
+    """The elements of CONTEXT, as they are in the file. One that is damaged is left out, and not the image."""
     context = Dataset()
     for source in (dataset, functional_group(dataset, "PlaneOrientationSequence")):
         for name in CONTEXT:
             if name in source:
                 element = source.get_item(name)
-                context[element.tag] = element
+                with suppress(Exception):  # any exception means a damaged element
+                    str(source[name])
+                    context[element.tag] = element
     return context
 
 

@@ -10,7 +10,6 @@
 A key is a hash of the source files and of the settings. Views that were made with other settings have other keys.
 """
 
-import csv
 import hashlib
 import json
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_settings, finish_file, refuse_files, replacing, save_json
+from mm3d.shared.spreadsheet import write_rows
 
 VERSION = 1  # of the preparation; it is part of the keys
 LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
@@ -184,9 +184,9 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
             breasts.append(to_dict(breast) | {"views": views})
     content = {"version": VERSION, "name": cohort.name, "notes": list(cohort.notes), "breasts": breasts}
     save_json(folder / "cohort.json", content)
-    _write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
+    write_rows(folder / "problems.csv", [("subject", "reason"), *((p.subject, p.reason) for p in problems)])
     rows = [_manifest_row(prepared.breast, view) for prepared in read_breasts(folder) for view in prepared.views]
-    _write_rows(folder / "manifest.csv", [MANIFEST, *rows])
+    write_rows(folder / "manifest.csv", [MANIFEST, *rows])
 
 
 def _view_content(view: View) -> dict[str, Any]:
@@ -195,11 +195,6 @@ def _view_content(view: View) -> dict[str, Any]:
     if view.picture is None:
         del content["picture"]
     return content
-
-
-def _write_rows(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    with replacing(path) as partial, partial.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
 
 
 def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from mm3d.data.dicom.header import Header
@@ -19,7 +18,7 @@ from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.data.prepare.view import MAX_PIXELS, Plan, begin_view, fill_slices, fill_view, plan_view
 from mm3d.data.records import Breast, Cohort, Problem, View
-from mm3d.shared.console import say, show_progress
+from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial, working_folder
 from mm3d.shared.workers import Outcome, Task, Workers, start_server, worker_count
@@ -222,7 +221,7 @@ def run(
         say(console, f"note: {note}")
     ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
     say(console, f"Wrote {output}: {len(keys)} of {len(views)} views{ending}.")
-    return 1 if failures else 0
+    return 1 if failures or any(problem.unread for problem in problems) else 0
 
 
 def _find_cut_annotations(views: Sequence[PreparedView]) -> list[str]:

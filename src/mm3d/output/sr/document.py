@@ -155,9 +155,10 @@ def _find_unread(result: ExamResult, study: str) -> Iterator[tuple[Laterality, P
         for path in problem.files:
             try:
                 dataset = _check_uids(read_dataset(path), path)
-            except InputError:  # a report cannot refer to it; the summary mentions it
+                same = dataset.StudyInstanceUID == study
+            except Exception:  # a damaged header: a report cannot refer to it; the summary mentions it
                 continue
-            if dataset.StudyInstanceUID == study:
+            if same:
                 yield problem.laterality, problem.position, dataset
 
 
