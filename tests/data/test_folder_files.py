@@ -19,6 +19,7 @@ from mm3d.predict.exam import find_exams
 
 NAME = "Canary^Anna"  # a name that must not be in a message, nor the numbers of the study
 STUDY = "1.2.826.0.1.3680043.1234567890"
+WHY = "cannot be read (Permission denied); make it readable, or leave it out."
 SIZES = ("--width", "48", "--length", "96", "--slices", "4", "--jobs", "1")
 
 
@@ -52,7 +53,9 @@ def archive() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o311])
-def test_a_folder_without_permission_is_one_problem(archive: Path, mode: int) -> None:
+def test_a_folder_without_permission_is_one_problem(
+    archive: Path, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It was left out without a word, or ended the run with its name, here a patient's."""
     write_exam(archive / "good", "FFDM L CC", study=STUDY)
     write_exam(archive / NAME, "FFDM R CC", "FFDM R MLO")
@@ -63,13 +66,15 @@ def test_a_folder_without_permission_is_one_problem(archive: Path, mode: int) ->
         (archive / NAME).chmod(mode)
         found = find_exams([archive], "DBT", identifiers=False)
         named = find_exams([archive], "DBT", identifiers=True)
+        assert find_exams([archive / "good", archive / NAME], "DBT", identifiers=False).problems == found.problems
+        assert predict(archive / NAME, "-o", archive.parent / "out") == 1
+    assert f"(a folder (--with-identifiers names it) {WHY})" in capsys.readouterr().err
     assert [exam.code for exam in found.exams] == [exam_code(STUDY)]
-    why = "cannot be read (Permission denied); make it readable, or leave it out."
     assert sorted(problem.reason for problem in found.problems) == [
-        f"a file (--with-identifiers names it) {why}",
-        f"a folder (--with-identifiers names it) {why}",
+        f"a file (--with-identifiers names it) {WHY}",
+        f"a folder (--with-identifiers names it) {WHY}",
     ]
-    assert f"{archive / NAME} {why}" in [problem.reason for problem in named.problems]
+    assert f"{archive / NAME} {WHY}" in [problem.reason for problem in named.problems]
 
 
 def test_links_are_followed_once(archive: Path) -> None:

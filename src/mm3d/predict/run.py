@@ -83,7 +83,7 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
     """
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; give a folder with -o.")
-    prepared = [path for path in given if (path / "cohort.json").is_file()]
+    prepared = [path for path in given if _is_prepared(path)]
     if not prepared:
         for path in given:  # not checked for the demo, which keeps its exam beside the results
             if output.resolve() in (path.resolve(), *path.resolve().parents):
@@ -97,6 +97,13 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
             "and sizes are for DICOM exams."
         )
     return predict_prepared(prepared[0], output, options)
+
+
+def _is_prepared(folder: Path) -> bool:
+    try:
+        return (folder / "cohort.json").is_file()
+    except OSError:  # without permission; that is said where exams are looked for
+        return False
 
 
 def predict_prepared(folder: Path, output: Path, options: Options) -> int:
