@@ -16,8 +16,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    ours = isinstance(record, dict) and record.get("version") == VERSION and isinstance(record.get("method"), dict)
-    return record if ours else None
+    return record if isinstance(record, dict) and record.get("version") == VERSION else None
 
 
 def write_record(folder: Path, **content: Any) -> None:

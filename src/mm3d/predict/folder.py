@@ -24,7 +24,7 @@ OWNER = "'mm3d predict'"
 def open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
     """Refuse a folder with files that mm3d did not make, or made of another exam or with other settings. Returns
     whether it is of a single exam."""
-    record = read_record(output)
+    record = _read_method_record(output)
     of_several = record is not None and "exams" in record
     if len(exams) == 1 and not of_several:
         check_exam_folder(output, exams[0], method)
@@ -39,7 +39,7 @@ def open_folder(output: Path, exams: Sequence[Exam], method: Method) -> bool:
 
 def check_lists(output: Path, method: Method) -> None:
     """Refuse a folder whose lists of exams are not of this method."""
-    record = read_record(output)
+    record = _read_method_record(output)
     if record is not None and "exams" in record:
         check_settings(output, record["method"], method.settings())
     else:
@@ -50,7 +50,7 @@ def check_exam_folder(folder: Path, exam: Exam, method: Method) -> None:
     """Refuse a folder where files would be replaced that are not of this exam and this method."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; {REMEDY}.")
-    record = read_record(folder)
+    record = _read_method_record(folder)
     if record is None or not _has_files(record):
         refuse_files(folder, (name for name in FILES if name != RECORD or record is None), OWNER)
         return
@@ -61,7 +61,7 @@ def check_exam_folder(folder: Path, exam: Exam, method: Method) -> None:
 
 def check_prediction_files(output: Path) -> None:
     """Refuse a folder whose predictions are not those of a prepared folder, which have no record."""
-    if read_record(output) is not None:
+    if _read_method_record(output) is not None:
         raise InputError(f"{output} holds the results of DICOM exams; {REMEDY}.")
     try:
         ours = read_json(output / LISTS[0]).model.get("name") == "mm3d"
@@ -71,9 +71,15 @@ def check_prediction_files(output: Path) -> None:
         refuse_files(output, LISTS, OWNER)
 
 
+def _read_method_record(folder: Path) -> dict[str, Any] | None:
+    """A folder's run.json; None if there is none that says by which method mm3d made the results."""
+    record = read_record(folder)
+    return record if record is not None and isinstance(record.get("method"), dict) else None
+
+
 def has_results(folder: Path) -> bool:
     """Whether a folder has results of an exam."""
-    return "score" in (read_record(folder) or {})
+    return "score" in (_read_method_record(folder) or {})
 
 
 def _has_files(record: dict[str, Any]) -> bool:
@@ -84,7 +90,7 @@ def _has_files(record: dict[str, Any]) -> bool:
 
 def is_finished(folder: Path, exam: Exam) -> bool:
     """Whether all results of an exam are there and of these files. With a problem they are not finished."""
-    record = read_record(folder)
+    record = _read_method_record(folder)
     if record is None or exam.problems or record.get("problems") or "failure" in record:
         return False
     same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
@@ -116,7 +122,7 @@ def write_failure(folder: Path, exam: Exam, method: Method, reason: str) -> None
 def _read_own_record(folder: Path, exam: Exam, method: Method) -> dict[str, Any]:
     """The record of an earlier prediction of the exam by this method, or a new one."""
     own = {"exam": exam.code, "method": method.settings()}
-    record = read_record(folder)
+    record = _read_method_record(folder)
     return record if record and not difference({name: record.get(name) for name in own}, own) else own
 
 
@@ -136,7 +142,7 @@ def read_results(output: Path, method: Method) -> FolderResults:
     breasts: list[BreastPrediction] = []
     problems, others = [], 0
     for path in sorted(output.glob(f"[!.]*/{RECORD}")):
-        record, code = read_record(path.parent) or {}, path.parent.name
+        record, code = _read_method_record(path.parent) or {}, path.parent.name
         if record.get("exam") != code or difference(record["method"], method.settings()):
             others += 1
         elif set(LISTED) <= set(record) and "replacing" not in record:
