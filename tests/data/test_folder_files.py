@@ -14,8 +14,10 @@ from support.dicom_files import breast, mammogram, write
 from support.exams import image, predict, record, write_exam, write_weights
 
 from mm3d.cli import main
-from mm3d.data.datasets.folder import exam_code, list_files
+from mm3d.data.datasets.folder import exam_code, list_files, read_headers
+from mm3d.data.dicom.header import read_dataset
 from mm3d.predict.exam import find_exams
+from mm3d.shared.errors import InputError
 
 NAME = "Canary^Anna"  # a name that must not be in a message, nor the numbers of the study
 STUDY = "1.2.826.0.1.3680043.1234567890"
@@ -145,6 +147,15 @@ def test_a_flipped_bit_anywhere_in_the_header_costs_that_file_only(tmp_path: Pat
     assert read > 20  # damage in a name is no reason to refuse the image
 
 
+def test_what_is_asked_of_a_damaged_header_is_a_sentence(tmp_path: Path) -> None:
+    """The readers of datasets and the demo ended with a traceback that named the study."""
+    path = write_exam(tmp_path, "FFDM L CC", study=STUDY)[0]
+    path.write_bytes(path.read_bytes().replace(b"\x20\x00\x0d\x00UI", b"\x20\x00\x0d\x00UA"))
+    assert read_dataset(path, ["PatientName"]).PatientName == "Canary^Anna"
+    with pytest.raises(InputError, match=r"0\.dcm has a damaged DICOM header; export it again\.$"):
+        read_dataset(path, ["StudyInstanceUID"])
+
+
 def test_what_a_message_takes_from_a_header_is_never_a_name(tmp_path: Path) -> None:
     ds = image("FFDM", "L", "CC")
     one = write(ds, tmp_path / "one.dcm")
@@ -162,8 +173,6 @@ def test_what_a_message_takes_from_a_header_is_never_a_name(tmp_path: Path) -> N
 
 
 def read_folder(folder: Path) -> tuple[int, list[str]]:
-    from mm3d.data.datasets.folder import read_headers
-
     headers, unused = read_headers(list_files(folder)[0])
     return len(headers), [file.reason for file in unused]
 

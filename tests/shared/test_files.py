@@ -51,7 +51,7 @@ def test_only_what_killed_runs_left_is_removed(tmp_path: Path) -> None:
         unlocked = tmp_path / ".mm3d-killed-before-it-was-locked.partial"
         unlocked.mkdir()
         others = [tmp_path / ".of-another-program.partial", tmp_path / "whole"]
-        for path in others:
+        for path in (*others, tmp_path / ".lock"):  # the last was left by a run that was killed
             path.touch()
         with working_folder(tmp_path) as ours:
             remove_partial(tmp_path)

@@ -22,6 +22,7 @@ from mm3d.shared.errors import InputError
 
 REMEDY = "give another folder with -o"
 WORKING, LOCK = ".mm3d-{}.partial", "lock"  # the name of a working folder, and of the file in it that is locked
+FOLDER_LOCK = ".lock"  # in a folder that only one process at a time may use
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what a file system without locks answers
 DAY = 86_400.0  # seconds; a working folder on a file system without locks is left behind if it is unchanged for so long
 
@@ -60,7 +61,10 @@ def working_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove the working folders of processes that were killed."""
+    """Remove the working folders of processes that were killed, and the file of their lock."""
+    if (folder / FOLDER_LOCK).exists():
+        with suppress(InputError, OSError), lock_folder(folder):
+            pass  # what was locked is removed
     for left in folder.glob(WORKING.format("*")):
         with suppress(Timeout, OSError):  # it is in use, or removed by another mm3d, or of another user
             lock = _lock(left / LOCK)
@@ -122,7 +126,7 @@ def lock_folder(folder: Path, wait: bool = False) -> Iterator[None]:
 
     On a file system without locks the folder is refused, or, with `wait`, nobody waits.
     """
-    path = folder / ".lock"
+    path = folder / FOLDER_LOCK
     try:
         lock = _lock(path, -1 if wait else 0)
     except Timeout:
