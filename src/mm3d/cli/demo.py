@@ -1,4 +1,4 @@
-"""`mm3d demo`: make a synthetic exam with a cancer as DICOM files, and predict it."""
+"""`mm3d demo`: make a synthetic exam with a cancer as DICOM files, and predict it; then two pairs of real films."""
 
 import time
 from dataclasses import replace
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from pydicom import Dataset
 
+from mm3d.cli.films import film_breasts, write_films
 from mm3d.data.datasets.folder import exam_code, list_files
 from mm3d.data.dicom.header import read_dataset
 from mm3d.data.records import Annotation, Breast, View
@@ -29,21 +30,41 @@ CONTRAST = 1.7  # of the trial that the shipped weights were trained on
 
 
 def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> int:
-    """Write the exam and its results into `output`, and tell which cancers were found. Returns the exit code."""
+    """Write the exams and their results into `output`, and tell which cancers were found. Returns the exit code.
+
+    The films are predicted with the weights that real mammograms get, so they are left out if weights are given.
+    """
     find(weights)  # without weights there is nothing to show
-    _check_folder(output)
+    films = list(enumerate(film_breasts(), 1)) if weights is None else []
+    for folder in (output, *(output / f"film-{number}" for number, _ in films)):
+        _check_folder(folder)
     console = Console()
+    for number, breast in films:
+        say(console, f"Real films, {number} of {len(films)}: CC and MLO of a patient of CBIS-DDSM who has a cancer.")
+        folder = output / f"film-{number}"
+        _clear(folder)
+        if code := _predict(folder, [write_films(breast, folder / "exam")], Path("mammo"), console):
+            return code
     say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
-    for name in FILES:  # of an earlier demo; the record, which says so, is the last
-        (output / name).unlink(missing_ok=True)
-    remove_partial(output / "exam")
-    breasts = make_exam(output / "exam", seed, scale)
-    code = predict_exams([output / "exam"], output, Options(PredictSettings(), weights), time.perf_counter())
-    record = read_record(output)
+    _clear(output)
+    return _predict(output, make_exam(output / "exam", seed, scale), weights, console)
+
+
+def _clear(folder: Path) -> None:
+    """Remove the results of an earlier demo. The record, which says that they are, is the last."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    remove_partial(folder / "exam")
+
+
+def _predict(folder: Path, breasts: list[Breast], weights: Path | None, console: Console) -> int:
+    """Predict the exam of a folder, and tell which of its cancers were found. Returns the exit code."""
+    code = predict_exams([folder / "exam"], folder, Options(PredictSettings(), weights), time.perf_counter())
+    record = read_record(folder)
     if code == 0 and record is not None:
         threshold = record["method"]["operating_point"]["threshold"]
-        lines = compare(breasts, read_json(output / "predictions.json"), threshold)
-        lines[-1] += f" Open {output / 'report.html'} in a browser."
+        lines = compare(breasts, read_json(folder / "predictions.json"), threshold)
+        lines[-1] += f" Open {folder / 'report.html'} in a browser."
         for line in lines:
             say(console, line)
     return code
@@ -55,7 +76,7 @@ def _check_folder(output: Path) -> None:
     exams = set()
     for path in list_files(folder)[0] if folder.is_dir() else []:
         header = read_dataset(path, ["PatientName", "StudyInstanceUID"]) if path.name in NAMES else Dataset()
-        if not str(header.get("PatientName", "")).startswith("Virtual^"):
+        if not str(header.get("PatientName", "")).startswith(("Virtual^", "CBIS-DDSM^")):
             raise InputError(f"{folder} holds files that no demo made; give another folder with -o.")
         exams.add(exam_code(str(header.get("StudyInstanceUID", ""))))
     record = read_record(output)
