@@ -68,6 +68,9 @@ def test_half_made_files_never_share_a_name(tmp_path: Path) -> None:
         one.write_text("one")
         two.write_text("two")
     assert (tmp_path / "a.txt").read_text() == "one"  # the last that was finished
+    with working_folder(tmp_path) as folder, replacing(folder / "sr" / "b.txt") as path:
+        path.write_text("b")
+        assert list(folder.rglob(".*")) == []  # nothing is locked twice
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 

@@ -30,6 +30,11 @@ DAY = 86_400.0  # seconds; a working folder on a file system without locks is le
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to. When the block ends well, that file becomes `path` and is on disk."""
+    if any(Path(part).match(WORKING.format("*")) for part in path.parent.parts):  # what is in there is half made anyway
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield path
+        finish_file(path, path)
+        return
     with working_folder(path.parent) as folder:
         partial = folder / path.name
         yield partial
