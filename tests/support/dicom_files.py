@@ -16,11 +16,11 @@ Pixels = NDArray[np.uint16]
 
 
 def breast(rows: int = 240, columns: int = 200, side: str = "L", seed: int = 0) -> Pixels:
-    """A half disc of tissue at the chest wall, in 10 bits, with a little texture; air is 0."""
+    """A half disc of tissue at the chest wall, in 10 bits, thinner to the skin, with a little texture; air is 0."""
     y, x = np.mgrid[:rows, :columns]
-    inside = (x / (0.6 * columns)) ** 2 + ((y - rows / 2) / (0.4 * rows)) ** 2 < 1
+    outwards = (x / (0.6 * columns)) ** 2 + ((y - rows / 2) / (0.4 * rows)) ** 2
     texture = np.random.default_rng(seed).integers(0, 40, (rows, columns))
-    image = np.where(inside, 400 + texture, 0).astype(np.uint16)
+    image = np.where(outwards < 1, 400 - 120 * outwards.clip(0, 1) + texture, 0).astype(np.uint16)
     return image if side == "L" else np.ascontiguousarray(image[:, ::-1])
 
 

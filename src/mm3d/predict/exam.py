@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mm3d.data.datasets.assemble import CohortBuilder
-from mm3d.data.datasets.folder import NO_READING, NO_VIEW, UnusedFile, exam_code, list_files, make_entries, read_headers
+from mm3d.data.datasets.folder import (
+    NO_READING,
+    NO_VIEW,
+    PART_ONLY,
+    UnusedFile,
+    describe_gap,
+    describe_headers,
+    exam_code,
+    list_files,
+    make_entries,
+    read_headers,
+)
 from mm3d.data.dicom.header import Header
 from mm3d.data.inputs import Histogram, InputName
 from mm3d.data.prepare.geometry import PrepareSettings
@@ -39,6 +50,7 @@ KINDS: dict[Modality, str] = {"DBT": "volume", "FFDM": "mammogram"}
 LEFT_OUT = {  # what and why, by the reason for which a file is not used, or "copy"
     NO_VIEW: ("image", "neither CC nor MLO, or the header does not say which view or side"),
     NO_READING: ("image", "stereotactic, or of a specimen"),
+    PART_ONLY: ("image", "magnified, compressed at a spot, tangential, or otherwise of a part of the breast"),
     "copy": ("file", "the same image is there already"),
 }
 IDENTIFIERS = ("PatientName", "PatientID", "StudyDate", "StudyInstanceUID")
@@ -110,9 +122,10 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
         headers[exam_code(header.study)][header.path] = header
     for breast in CohortBuilder("archive", entries=entries).assemble().breasts:
         breasts[breast.exam].append(breast)
+    owners = _Owners(images, given)
     for file in (*unreadable, *no_views, *unused):
         if file.kind in ("broken", "folder"):
-            problems[file.exam].append(_describe_problem(file, identifiers))
+            problems[file.exam or owners.find(file)].append(_describe_problem(file, identifiers))
         elif file.kind != "other":
             left_out[file.exam][LEFT_OUT["copy" if file.kind == "copy" else file.reason]] += 1
     unknown = problems.pop("", [])
@@ -123,11 +136,47 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
             views, more = _choose_views(breast, headers[code], prefer)
             used.append(replace(breast, views=views))
             notes += more
+            for view in views:
+                own, name = [headers[code][path] for path in view.files], f"{view.laterality} {view.position}"
+                notes += [f"{name}: {note}" for note in describe_headers(own)]
+                gaps = [f"{name}: {gap}" for gap in describe_gap(own)]
+                problems[code] += [ReadProblem(gap, view.laterality, view.position) for gap in gaps]
         for (what, why), count in left_out[code].items():
             counted = f"1 {what} is" if count == 1 else f"{count} {what}s are"
             notes.append(f"{counted} left out: {why}.")
+        if count := owners.doubtful[code]:
+            counted = "1 file" if count == 1 else f"{count} files"
+            notes.append(f"{counted} beside it cannot be read, and may be of this exam or of another one there.")
         exams.append(Exam(code, tuple(used), headers[code], tuple(notes), tuple(problems[code])))
     return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in unused))
+
+
+class _Owners:
+    """Of which exam a file is that does not say it: of the only one in its folder, or in the nearest folder above it
+    that has one."""
+
+    def __init__(self, images: Sequence[Header], given: Sequence[Path]) -> None:
+        self.roots = {path if path.is_dir() else path.parent for path in given}
+        self.exams: dict[Path, set[str]] = defaultdict(set)  # that have images in a folder or below it
+        self.doubtful = Counter[str]()  # by exam, files that may be of it or of another one
+        for folder, study in {(header.path.parent, header.study) for header in images}:
+            for above in self._find_folders(folder):
+                self.exams[above].add(exam_code(study))
+
+    def _find_folders(self, folder: Path) -> list[Path]:
+        """The folder and those above it, up to the one that was given."""
+        folders = (folder, *folder.parents)
+        return [above for above in folders if not self.roots.isdisjoint((above, *above.parents))]
+
+    def find(self, file: UnusedFile) -> str:
+        """The code of the exam; "" if there are several or none."""
+        folders = self._find_folders(file.path.parent)
+        exams = next((self.exams[folder] for folder in folders if folder in self.exams), set[str]())
+        if len(exams) == 1:
+            return next(iter(exams))
+        if file.kind != "folder":  # it is probably an exam of its own
+            self.doubtful.update(exams)
+        return ""
 
 
 def _list_files(given: Sequence[Path]) -> tuple[list[Path], list[UnusedFile]]:
@@ -165,7 +214,8 @@ def _choose_views(
         shown = [view for view in kept if not headers[view.files[0]].for_processing] or kept
         if len(shown) < len(kept):
             notes.append(f"{name}: the image For Presentation is used, the one For Processing is left out.")
-        chosen += shown
+        # Views with a displaced implant come last, so that CC and MLO of one kind go through the model together.
+        chosen += sorted(shown, key=lambda view: headers[view.files[0]].displaced)
     return tuple(chosen), notes
 
 
@@ -187,6 +237,12 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
     for breast, prediction in zip(breasts, predictions, strict=True):
         matched = match_lesions(breast.views, prediction.views, setup.method.operating_point.threshold)
         views += map(_add_image, breast.views, matched)
+    notes = [
+        f"{view.view.laterality} {view.view.position}: {note}"
+        for b in breasts
+        for view in b.views
+        for note in view.file.notes
+    ]
     header = next(iter(exam.headers.values()))
     known = {name: str(header.context.get(name, "")) for name in IDENTIFIERS if setup.method.identifiers}
     return ExamResult(
@@ -199,7 +255,7 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
         code=exam.code,
         title=" · ".join(filter(None, (known.get(name) for name in IDENTIFIERS[:3]))),
         problems=(*exam.problems, *failures),
-        notes=exam.notes,
+        notes=(*exam.notes, *notes),
         files={"count": len(exam.headers), "stamp": exam.stamp},
         other_files=exam.other_files,
         seconds={"start": start_seconds + loaded - read, "read": read - began, "model": detected - loaded},

@@ -8,21 +8,22 @@ import errno
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydicom.dataset import Dataset
 
 from mm3d.data.datasets.assemble import CohortBuilder, Entry
-from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, read_header, which_view
+from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, find_gap, read_header, which_view
 from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import WORKING
 
 NO_VIEW = "its header does not say which side or view (CC, MLO) it is; export it with them."
 NO_READING = "it is a stereotactic image or a specimen, which no detector was made for; leave it out."
+PART_ONLY = "it is magnified, compressed at a spot, tangential or another view of a part of the breast; leave it out."
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ class UnusedFile:
     path: Path
     reason: str  # one sentence
     # broken: it cannot be read; other: it is not mammography; copy: another file is the same image;
-    # no view: it can be read, and is none of the views that are used (its reason is NO_VIEW or NO_READING)
+    # no view: it can be read, and is none of the views that are used (its reason is NO_VIEW, NO_READING or PART_ONLY)
     kind: Literal["broken", "other", "copy", "no view", "folder"]
     exam: str = ""  # the code of its exam; empty if the file does not say
     laterality: Laterality | None = None
     position: Position | None = None
+    identity: tuple[str, ...] = ()  # of the image, if it is broken and its header still says it
 
 
 def read(folder: Path) -> Cohort:
@@ -51,7 +53,29 @@ def read(folder: Path) -> Cohort:
         Problem(str(file.path.relative_to(folder)), file.reason, unread=file.kind in ("broken", "folder"))
         for file in (*unused, *no_views)
     ]
-    return CohortBuilder(folder.name, entries=entries, problems=problems).assemble()
+    notes = []
+    by_path = {header.path: header for header in headers}
+    for view in (entry.view for entry in entries):
+        own = [by_path[path] for path in view.files]
+        problems += [Problem(view.name, gap) for gap in describe_gap(own)]
+        notes += [f"{view.name}: {note}" for note in describe_headers(own)]
+    return CohortBuilder(folder.name, notes=notes, entries=entries, problems=problems).assemble()
+
+
+def describe_gap(headers: Sequence[Header]) -> list[str]:
+    """A sentence if some of a view's slices are missing. The others are used."""
+    gap = find_gap(headers)
+    if gap is None:
+        return []
+    return [f"between {gap[0]:g} and {gap[1]:g} mm, slices are missing; the others are used: export the series again."]
+
+
+def describe_headers(headers: Sequence[Header]) -> list[str]:
+    """What a reader must know of the files of a view that is used, each sentence once."""
+    notes = dict.fromkeys(sentence for header in headers for sentence in header.contradictions)
+    if headers[0].displaced:
+        notes["an image with a displaced implant is used like any other."] = None
+    return list(notes)
 
 
 def list_files(folder: Path) -> tuple[list[Path], list[UnusedFile]]:
@@ -105,7 +129,7 @@ def read_headers(paths: Iterable[Path]) -> tuple[list[Header], list[UnusedFile]]
             unused.append(_describe_broken(path, str(error), error.dataset))
         except Exception as error:  # one file never costs the others
             unused.append(UnusedFile(path, describe_error(error), "broken"))
-    headers = []
+    headers: list[Header] = []
     for copies in images.values():
         _, largest = max(copies, key=lambda copy: copy[0])  # a copy that was cut off is smaller
         headers.append(largest)
@@ -113,7 +137,8 @@ def read_headers(paths: Iterable[Path]) -> tuple[list[Header], list[UnusedFile]]
             if header is not largest:
                 reason = f"{header.path} is a copy of {largest.path}; remove one of them."
                 unused.append(UnusedFile(header.path, reason, "copy", exam_code(header.study)))
-    return headers, unused
+    whole = {_rough_identity(header): header.path for header in headers if header.kind != "slice" and header.instance}
+    return headers, [_find_whole_copy(file, whole) for file in unused]
 
 
 def _identity(header: Header) -> tuple[object, ...]:
@@ -130,9 +155,33 @@ def _describe_broken(path: Path, reason: str, dataset: Dataset) -> UnusedFile:
     try:
         laterality, position = which_view(dataset)
         study = str(dataset.get("StudyInstanceUID", ""))
+        series, instance, rows, columns, frames = (
+            str(dataset.get(name) or "")
+            for name in ("SeriesInstanceUID", "SOPInstanceUID", "Rows", "Columns", "NumberOfFrames")
+        )
     except Exception:  # any exception means a damaged header
         return UnusedFile(path, reason, "broken")
-    return UnusedFile(path, reason, "broken", exam_code(study) if study else "", laterality, position)
+    identity = (instance, study, series, str(laterality), str(position), rows, columns, frames or "1")
+    return UnusedFile(path, reason, "broken", exam_code(study) if study else "", laterality, position, identity)
+
+
+def _rough_identity(header: Header) -> tuple[str, ...]:
+    """What a broken file says of itself, of a whole one."""
+    view = (str(header.laterality), str(header.position))
+    return (
+        header.instance,
+        header.study,
+        header.series,
+        *view,
+        *map(str, (header.rows, header.columns, header.frames)),
+    )
+
+
+def _find_whole_copy(file: UnusedFile, whole: Mapping[tuple[str, ...], Path]) -> UnusedFile:
+    """A broken file whose image is there in another file is only a copy; nothing is missing."""
+    if file.kind != "broken" or file.identity not in whole:
+        return file
+    return replace(file, kind="copy", reason=f"{file.path} is a broken copy of {whole[file.identity]}; remove it.")
 
 
 def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFile]]:
@@ -142,8 +191,8 @@ def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFil
     repeats = Counter[str]()
     for group in _group_slices(headers):
         first, exam = group[0], exam_code(group[0].study)
-        if first.intervention or first.laterality is None or first.position is None:
-            reason = NO_READING if first.intervention else NO_VIEW
+        if first.intervention or first.part or first.laterality is None or first.position is None:
+            reason = NO_READING if first.intervention else PART_ONLY if first.part else NO_VIEW
             unused.append(UnusedFile(first.path, reason, "no view", exam))
             continue
         modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
@@ -163,10 +212,13 @@ def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFil
 
 
 def _group_slices(headers: Iterable[Header]) -> list[list[Header]]:
-    """Files that belong together: the single slices of a series are one volume, every other file is its own."""
-    groups: dict[str, list[Header]] = {}
+    """Files that belong together. Single slices are one volume if their study, series, side, view and kind of image are
+    the same: some archives give all views of an exam one series. Every other file is its own."""
+    groups: dict[Any, list[Header]] = {}
     for header in headers:
-        groups.setdefault(header.series if header.kind == "slice" else str(header.path), []).append(header)
+        view = (header.laterality, header.position, header.intervention, header.part, header.displaced)
+        volume = (header.study, header.series, *view)
+        groups.setdefault(volume if header.kind == "slice" else header.path, []).append(header)
     return list(groups.values())
 
 

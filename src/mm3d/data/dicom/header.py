@@ -5,12 +5,13 @@ A header may be wrong. Sizes are checked against limits and against the file bef
 
 import hashlib
 import io
+import math
 import re
-import struct
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,7 +22,8 @@ from pydicom.errors import InvalidDicomError
 from pydicom.filereader import read_file_meta_info
 from pydicom.uid import UID
 
-from mm3d.data.dicom.window import StoredImage, first_value, read_display
+from mm3d.data.dicom.layout import Part, find_frames
+from mm3d.data.dicom.window import Display, StoredImage, first_value, read_display
 from mm3d.data.records import Laterality, Position
 from mm3d.shared.errors import InputError
 
@@ -47,7 +49,6 @@ COMPRESSED = {
 }
 JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
 DEFLATED = "1.2.840.10008.1.2.1.99"  # everything behind the file meta information is compressed as in a zip file
-ENCAPSULATED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
 
 # No detector and no volume is larger. A file that claims more is damaged or an attack.
 MAX_SIDE, MAX_FRAMES = 10_000, 1_000
@@ -55,7 +56,14 @@ MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay bel
 MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
 PIXEL_DATA = 0x7FE00010
 
-VIEW_CODES: dict[str, Position] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
+VIEW_CODES: dict[str, str] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
+OTHER = "another view"
+# Views that are not used, by code and by ViewPosition: ML, LM, LMO, SIO, ISO, from below, exaggerated CC
+OTHER_CODES = (
+    *("399260004", "R-10224", "399352003", "R-10228", "399099002", "R-10230", "399188001", "R-102D0"),
+    *("441555000", "R-40AAA", "399196006", "R-10244", "399192008", "R-1024A", "399101009", "R-1024B"),
+)
+OTHER_VIEWS = ("ML", "LM", "LMO", "SIO", "ISO", "FB", "XCC", "XCCL", "XCCM")
 VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
 TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
 # Images of an intervention: taken with a stereotactic device, or of tissue that was removed.
@@ -66,6 +74,16 @@ MODALITIES = (
     *("CR", "CT", "DOC", "DX", "IO", "KO", "MG", "MR", "NM", "OT", "PR", "PT"),
     *("REG", "RF", "SC", "SEG", "SR", "US", "XA"),
 )
+# Modifiers of a view, by code (SCT, and SRT in older files) and by word
+PART_CODES = (  # magnification, spot compression, tangential, cleavage, axillary tail, axillary tissue
+    *("399163009", "R-102D6", "399055006", "R-102D7", "399110001", "R-102C2"),
+    *("399161006", "R-102D2", "399011000", "R-102D1", "442580003", "R-40AB2"),
+)
+PART = re.compile("MAGNIF|SPOT|TANGENTIAL|CLEAVAGE|AXILLARY")
+DISPLACED_CODES = ("399209000", "R-102D5")
+DISPLACED = re.compile("IMPLANT DISPLACED")
+MAGNIFIED = 1.3  # EstimatedRadiographicMagnificationFactor: at most 1.1 on the detector, at least 1.5 on a stand
+MAX_STEP = 1.5  # between neighbouring slices, in units of the usual step: with a larger one, slices are missing
 # What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
     *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
@@ -99,6 +117,9 @@ class Header(StoredImage):
     laterality: Laterality | None
     position: Position | None
     intervention: bool  # a stereotactic image or a specimen: no detector was made for it, whatever view it claims
+    part: bool  # magnified, a spot, tangential: it shows a part of the breast, whatever view it claims
+    displaced: bool  # an implant is displaced: the view shows the breast in front of it
+    contradictions: tuple[str, ...]  # sentences on what the header says twice and differently
     patient: str  # a code for the patient that does not tell who it is
     study: str
     series: str
@@ -107,9 +128,7 @@ class Header(StoredImage):
     frame_order: tuple[int, ...]  # frames of the file in the order of their positions
     transfer_syntax: str
     bits_allocated: int
-    pixel_start: int  # where the value of the pixel data begins in the file
-    pixel_length: int  # its length in bytes; ENCAPSULATED if it is compressed
-    frame_offsets: tuple[bytes, bytes] | None = field(repr=False)  # the extended offset table, if there is one
+    frame_parts: tuple[tuple[Part, ...], ...] = field(repr=False)  # where the bytes of each frame are in the file
     context: Dataset = field(repr=False, compare=False)  # patient, study and orientation, for reports: see CONTEXT
 
     @property
@@ -128,10 +147,25 @@ def sort_headers(headers: Sequence[Header]) -> tuple[Header, ...]:
         path = next(header.path for header in headers if header.frames != 1)
         raise InputError(f"{path} has several slices and is one of several files of a view; leave it out.")
     headers = sorted(headers, key=lambda header: header.slice_position)
+    for header, following in pairwise(headers):
+        if header.slice_position == following.slice_position:
+            raise InputError(
+                f"{following.path} is a slice at the same place as another one of its view, so that their order is not "
+                "known; export the series again."
+            )
     for header in headers:
         if (header.rows, header.columns) != (headers[0].rows, headers[0].columns):
             raise InputError(f"{header.path} has another size than the other slices of its view; leave it out.")
     return tuple(headers)
+
+
+def find_gap(headers: Sequence[Header]) -> tuple[float, float] | None:
+    """The places (mm) of two neighbouring slices between which others are missing. The files are a view's slices."""
+    places = sorted(header.slice_position for header in headers)
+    steps = np.diff(places)
+    if len(steps) < 2 or steps.max() <= MAX_STEP * np.median(steps):
+        return None
+    return places[steps.argmax()], places[steps.argmax() + 1]
 
 
 def read_header(path: Path) -> Header:
@@ -181,7 +215,7 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
             f"{path} cannot be read ({error.strerror or 'damaged'}); make it readable, or leave it out."
         ) from error
     except InvalidDicomError as error:
-        if path.suffix.lower() == ".dcm":  # a file of this name was an image once
+        if _was_image(path):
             what = "holds no DICOM, whatever its name says" if path.stat().st_size else "is empty"
             raise InputError(f"{path} {what}; copy or export it again, or remove it.") from error
         raise OtherKindError(f"{path} is not DICOM; leave it out.") from error
@@ -203,31 +237,45 @@ def _read_deflated(path: Path, meta: FileMetaDataset) -> Dataset:
     return dataset
 
 
+def _was_image(path: Path) -> bool:
+    """Whether a file that is not DICOM was an image once: by its name, or, if it has no such name, because it is empty
+    or begins with the zeros of a DICOM file. Many archives name files IM000001, or by a UID."""
+    suffix = path.suffix.lower()
+    if suffix in (".dcm", ".dicom", ".ima"):
+        return True
+    if suffix.strip(".0123456789"):
+        return False
+    with path.open("rb") as file:
+        return not any(file.read(128))
+
+
 def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
     kind = _kind(path, dataset)
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
     laterality, position = which_view(dataset)
-    positions = _frame_positions(dataset, frames)
-    allocated = int(dataset.BitsAllocated)
+    _check_sides(path, dataset)
+    positions = _frame_positions(path, dataset, frames)
+    allocated, stored = int(dataset.BitsAllocated), int(dataset.BitsStored)
     if allocated not in (8, 16):
         raise InputError(f"{path} has {allocated} bits per pixel; export it with 8 or 16.")
+    if not 0 < stored <= allocated:
+        raise InputError(f"{path} says it uses {stored} of {allocated} bits per pixel; export it again.")
     if int(dataset.get("SamplesPerPixel", 1)) != 1:
         raise InputError(f"{path} is a colour image; export the grey image.")
-    pixel_start, pixel_length = _find_pixels(path, end, implicit=bool(dataset.original_encoding[0]))
-    offsets = None
-    if "ExtendedOffsetTable" in dataset:
-        offsets = (dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths)
+    slope, intercept = _read_rescale(path, dataset)
+    frame_bytes = rows * columns * allocated // 8 if syntax in NATIVE else None
+    intervention, part, displaced = _read_modifiers(dataset)
     return Header(
         name=str(path),
         rows=rows,
         columns=columns,
-        bits_stored=int(dataset.BitsStored),
+        bits_stored=stored,
         signed=int(dataset.get("PixelRepresentation", 0)) == 1,
         inverted=str(dataset.get("PhotometricInterpretation", "")).strip() == "MONOCHROME1",
-        slope=float(dataset.get("RescaleSlope", 1) or 1),
-        intercept=float(dataset.get("RescaleIntercept", 0) or 0),
-        display=read_display(functional_group(dataset, "FrameVOILUTSequence")) or read_display(dataset),
+        slope=slope,
+        intercept=intercept,
+        display=_read_display(path, dataset),
         for_processing=str(dataset.get("PresentationIntentType", "")).upper() == "FOR PROCESSING",
         pixel_spacing=_millimetres(dataset, "PixelSpacing", "ImagerPixelSpacing"),
         slice_spacing=_millimetres(dataset, "SliceThickness"),
@@ -236,7 +284,10 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         kind=kind,
         laterality=laterality,
         position=position,
-        intervention=_is_intervention(dataset),
+        intervention=intervention,
+        part=part,
+        displaced=displaced,
+        contradictions=_find_contradictions(dataset),
         patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
@@ -245,9 +296,7 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         frame_order=_order(positions),
         transfer_syntax=syntax,
         bits_allocated=allocated,
-        pixel_start=pixel_start,
-        pixel_length=pixel_length,
-        frame_offsets=offsets,
+        frame_parts=find_frames(path, end, bool(dataset.original_encoding[0]), frames, frame_bytes),
         context=_context(dataset),
     )
 
@@ -278,15 +327,22 @@ def _is_tomosynthesis(dataset: Dataset) -> bool:
     return "TOMO" in words or "BREAST" in str(dataset.get("BodyPartExamined", "")).upper()
 
 
-def _is_intervention(dataset: Dataset) -> bool:
-    """Whether the image type, the view or a modifier of the view says so."""
+def _read_modifiers(dataset: Dataset) -> tuple[bool, bool, bool]:
+    """Whether it is an image of an intervention, whether it shows a part of the breast, and whether an implant is
+    displaced: as the image type, the view or a modifier of the view says."""
     views = list(dataset.get("ViewCodeSequence") or ())
     # Modifiers stand inside the view, or, in older files, beside it.
     modifiers = [item for place in (dataset, *views) for item in place.get("ViewModifierCodeSequence") or ()]
-    words = [str(word) for word in dataset.get("ImageType") or ()]
-    words += [str(item.get("CodeMeaning", "")) for item in (*views, *modifiers)]
-    coded = any(str(item.get("CodeValue", "")).strip() in SPECIMEN_CODES for item in (*views, *modifiers))
-    return coded or any(INTERVENTION.search(word.upper()) for word in words)
+    codes = {str(item.get("CodeValue", "")).strip() for item in (*views, *modifiers)}
+    words = [str(item.get("CodeMeaning", "")).upper() for item in (*views, *modifiers)]
+    types = [str(word).upper() for word in dataset.get("ImageType") or ()]
+
+    def says(known: Sequence[str], pattern: re.Pattern[str]) -> bool:
+        return not codes.isdisjoint(known) or any(pattern.search(word) for word in words)
+
+    intervention = says(SPECIMEN_CODES, INTERVENTION) or any(INTERVENTION.search(word) for word in types)
+    magnified = float(first_value(dataset.get("EstimatedRadiographicMagnificationFactor")) or 1) >= MAGNIFIED
+    return intervention, magnified or says(PART_CODES, PART), says(DISPLACED_CODES, DISPLACED)
 
 
 def _transfer_syntax(path: Path, dataset: Dataset) -> str:
@@ -323,36 +379,90 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
     return rows, columns, frames
 
 
-def _find_pixels(path: Path, at: int, implicit: bool) -> tuple[int, int]:
-    """Where the value of the pixel data begins in the file, and its length. Its tag is expected at byte `at`."""
-    with path.open("rb") as file:
-        file.seek(at)
-        head = file.read(8 if implicit else 12)
-        if len(head) < 8 or struct.unpack("<HH", head[:4]) != (0x7FE0, 0x0010):
-            raise InputError(f"{path} has no pixel data; export it again.")
-        return file.tell(), struct.unpack("<I", head[-4:])[0]
-
-
 def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
-    """Side and view from all the places where they may be, the most specific first."""
-    frame_side = functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality")
-    sides = [frame_side, dataset.get("ImageLaterality"), dataset.get("Laterality")]
-    views: list[str | None] = [
-        VIEW_CODES.get(str(item.get("CodeValue", "")).strip()) for item in dataset.get("ViewCodeSequence") or ()
-    ]
-    views.append(str(dataset.get("ViewPosition") or "").strip().upper())
+    """Side and view from all the places where they may be, the most specific first. Free text counts only where these
+    places say nothing."""
+    sides: list[str] = list(_sides(dataset).values())
+    views = list(_views(dataset).values())
     for name in TEXTS:
         for side, view in VIEW_IN_TEXT.findall(str(dataset.get(name) or "").upper()):
             sides.append(side)
             views.append(view)
-    laterality = next((str(side).strip().upper() for side in sides if str(side).strip().upper() in ("L", "R")), None)
-    position = next((view for view in views if view in ("CC", "MLO")), None)
-    return cast(Laterality | None, laterality), cast(Position | None, position)
+    laterality = next((side for side in sides if side in ("L", "R")), None)
+    position = next(iter(views), None)
+    return cast(Laterality | None, laterality), cast(Position | None, position if position in ("CC", "MLO") else None)
 
 
-def _frame_positions(dataset: Dataset, frames: int) -> list[float]:
+def _sides(dataset: Dataset) -> dict[str, str]:
+    """What each element that names a side says: L or R."""
+    values = {
+        "FrameLaterality": functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality"),
+        "ImageLaterality": dataset.get("ImageLaterality"),
+        "Laterality": dataset.get("Laterality"),
+    }
+    sides = {name: str(value or "").strip().upper() for name, value in values.items()}
+    return {name: side for name, side in sides.items() if side in ("L", "R")}
+
+
+def _views(dataset: Dataset) -> dict[str, str]:
+    """What each element that names a view says: CC, MLO, or "another view"."""
+    codes = [str(item.get("CodeValue", "")).strip() for item in dataset.get("ViewCodeSequence") or ()]
+    known = [VIEW_CODES.get(code, OTHER) for code in codes if code in VIEW_CODES or code in OTHER_CODES]
+    views = {"ViewCodeSequence": known[0]} if known else {}
+    text = str(dataset.get("ViewPosition") or "").strip().upper()
+    if text in ("CC", "MLO"):
+        views["ViewPosition"] = text
+    elif text in OTHER_VIEWS:
+        views["ViewPosition"] = OTHER
+    return views
+
+
+def _find_contradictions(dataset: Dataset) -> tuple[str, ...]:
+    """A sentence for the side and for the view, if two elements name different ones. The first of them is taken."""
+    said = []
+    for names in (_sides(dataset), _views(dataset)):
+        if len(set(names.values())) > 1:
+            all_of_them = " and ".join(f"{name} says {value}" for name, value in names.items())
+            said.append(f"{all_of_them}; {next(iter(names))} is taken.")
+    return tuple(said)
+
+
+def _check_sides(path: Path, dataset: Dataset) -> None:
+    """Refuse frames of both breasts in one file."""
+    groups = [_first_item(dataset.get("SharedFunctionalGroupsSequence"))]
+    groups += list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
+    anatomy = [_first_item(group.get("FrameAnatomySequence")) for group in groups]
+    if {"L", "R"} <= {str(item.get("FrameLaterality", "")).strip().upper() for item in anatomy}:
+        raise InputError(f"{path} says its frames are of both breasts; export each breast by itself.")
+
+
+def _read_rescale(path: Path, dataset: Dataset) -> tuple[float, float]:
+    """Slope and intercept, those of the functional group first; 1 and 0 if the file does not say."""
+    sources = (functional_group(dataset, "PixelValueTransformationSequence"), dataset)
+    found = []
+    for name, default in (("RescaleSlope", 1.0), ("RescaleIntercept", 0.0)):
+        values = [first_value(source.get(name)) for source in sources]
+        numbers = [float(value) for value in values if value is not None]
+        if not all(map(math.isfinite, numbers)):
+            raise InputError(f"{path} has a {name} that is not a finite number; export it again.")
+        found.append(numbers[0] if numbers else default)
+    if found[0] <= 0:  # it would make tissue darker than air, or everything the same
+        raise InputError(f"{path} has a RescaleSlope that is not above 0; export it again.")
+    return found[0], found[1]
+
+
+def _read_display(path: Path, dataset: Dataset) -> Display | None:
+    try:
+        return read_display(functional_group(dataset, "FrameVOILUTSequence")) or read_display(dataset)
+    except InputError as error:
+        raise InputError(f"{path} {error}; export it again.") from error
+
+
+def _frame_positions(path: Path, dataset: Dataset, frames: int) -> list[float]:
     """Where each frame lies along the normal of the slices; its number if the file does not say."""
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
+    if groups and len(groups) != frames:
+        raise InputError(f"{path} says it has {frames} frames and describes {len(groups)}; export it again.")
     items = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
     points = [item.get("ImagePositionPatient") for item in items]
     if len(points) != frames or any(point is None or len(point) != 3 for point in points):

@@ -1,11 +1,14 @@
 """How pixels are stored, and how their values become display brightness: by windows or lookup tables."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.multival import MultiValue
+
+from mm3d.shared.errors import InputError
 
 Values = NDArray[np.float32]
 
@@ -74,6 +77,8 @@ class StoredImage:
 def read_display(dataset: Any) -> Display | None:
     """The first window of a dataset (or of a functional group), else its first lookup table, else None."""
     centre, width = first_value(dataset.get("WindowCenter")), first_value(dataset.get("WindowWidth"))
+    if not all(math.isfinite(float(number)) for number in (centre, width) if number is not None):
+        raise InputError("has a display window that is not made of finite numbers")
     if centre is not None and width is not None and float(width) > 0:
         function = str(dataset.get("VOILUTFunction") or "LINEAR").upper()
         known = function if function in ("LINEAR_EXACT", "SIGMOID") else "LINEAR"

@@ -46,6 +46,7 @@ class ViewFile:
     vendor: str
     settings: PrepareSettings
     version: int = VERSION
+    notes: tuple[str, ...] = ()  # what was not done as the file says
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,20 @@ def run(
     prepared.write_cohort(output, cohort, keys, problems)
     console.print(summarise(cohort, keys))
     _show_problems(console, problems)
-    for note in (*cohort.notes, *_find_cut_annotations(done)):
+    for note in (*cohort.notes, *_count_notes(done), *_find_cut_annotations(done)):
         say(console, f"note: {note}")
     ending = f"; {len(problems)} problems are listed in problems.csv" if problems else ""
     say(console, f"Wrote {output}: {len(keys)} of {len(views)} views{ending}.")
     return 1 if failures or any(problem.unread for problem in problems) else 0
+
+
+def _count_notes(views: Sequence[PreparedView]) -> list[str]:
+    """Each note on views once, with the number of views and one of them."""
+    names: dict[str, list[str]] = {}
+    for view in views:
+        for note in view.file.notes:
+            names.setdefault(note, []).append(view.view.name)
+    return [f"{len(own)} views, such as {own[0]}: {note}" for note, own in names.items()]
 
 
 def _find_cut_annotations(views: Sequence[PreparedView]) -> list[str]:

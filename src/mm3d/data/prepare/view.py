@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,12 @@ FEW_SLICES = 4  # the worker that plans a view with no more slices fills it at o
 PERCENTILES = (1.0, 99.8)
 # Of all stored slices of a view together. 100 slices of 3328 x 2560 pixels have 0.85 thousand million.
 MAX_PIXELS = 2_000_000_000
+# What a view must show to count as seen, of the tissue inside the crop of its middle slice (docs/data.md has what was
+# measured). Darkest and brightest tissue are its 5th and 95th percentiles.
+RANGE = (5.0, 95.0)
+MIN_STEPS = 16  # stored grey values from the darkest to the brightest tissue
+MIN_CONTRAST = 0.1  # difference of their brightness; black is 0, white is 1
+MAX_CLIPPED = 0.25  # share of the tissue that is shown as pure black or pure white
 
 Slice = NDArray[np.integer]  # (rows, columns)
 ReadSlice = Callable[[int], Slice]  # reads a stored slice, bright where there is tissue
@@ -63,8 +70,7 @@ class Plan:
 
     def brightness(self, stored: Slice) -> NDArray[np.float32]:
         """A stored slice, or a part of it, as it is shown: from 0, black, to 1."""
-        shown = self.display.apply(self.image.display_values(stored))
-        return 1 - shown if self.image.inverted else shown
+        return _brightness(self.image, self.display, stored)
 
 
 def begin_view(
@@ -156,6 +162,7 @@ def plan_view(view: View, image: StoredImage, slice_count: int, read: ReadSlice,
     except InputError as error:
         raise InputError(f"{image.name}: {error}; look at it, or leave it out.") from error
     wall = view.laterality if view.upright else heavier_side(middle)
+    display, notes = _choose_display(image, middle, crop, settings)
     file = ViewFile(
         geometry=make_geometry(crop, wall == "R", slice_count, settings, view.picture.stretch if view.picture else 1.0),
         turned=turned,
@@ -163,8 +170,9 @@ def plan_view(view: View, image: StoredImage, slice_count: int, read: ReadSlice,
         slice_spacing=image.slice_spacing,
         vendor=image.vendor,
         settings=settings,
+        notes=notes,
     )
-    return Plan(image, _choose_display(image, middle, crop, settings), file, outline)
+    return Plan(image, display, file, outline)
 
 
 def fill_slices(plan: Plan, read: ReadSlice, output: NDArray[np.unsignedinteger], which: range) -> None:
@@ -208,14 +216,48 @@ def _turn(frame: Slice, turned: bool) -> Slice:
 
 def _choose_display(
     image: StoredImage, middle: Slice, crop: tuple[int, int, int, int], settings: PrepareSettings
-) -> Display:
+) -> tuple[Display, tuple[str, ...]]:
+    """What becomes black and white, and a note if it is not what the file says. An image of which nothing would be seen
+    is refused: a detector would find nothing in it, either."""
+    x1, y1, x2, y2 = crop
+    inside = middle[y1:y2:4, x1:x2:4]  # every fourth pixel is enough
+    tissue = inside[inside > tissue_threshold(middle)]
+    tissue = tissue if tissue.size else inside
     if settings.intensity == "window" and image.display is None:
         raise InputError(f"{image.name} has no display window; prepare with --intensity auto or percentile.")
     use_window = settings.intensity == "window" or (settings.intensity == "auto" and not image.for_processing)
+    notes: tuple[str, ...] = ()
     if image.display is not None and use_window:
-        return image.display
-    x1, y1, x2, y2 = crop
-    inside = middle[y1:y2:4, x1:x2:4]  # every fourth pixel is enough for percentiles
-    tissue = image.display_values(inside[inside > tissue_threshold(middle)])
-    low, high = (float(value) for value in np.percentile(tissue if tissue.size else inside, PERCENTILES))
-    return Window((low + high) / 2, max(high - low, 1e-6), "LINEAR_EXACT")
+        fault = _find_fault(image, image.display, tissue)
+        if not fault:
+            return image.display, ()
+        if settings.intensity == "window":
+            raise InputError(f"{image.name}: in its display window {fault}; prepare with --intensity auto.")
+        notes = (f"in its own display window {fault}, so percentiles of its grey values are taken.",)
+    with np.errstate(all="ignore"):
+        low, high = (float(value) for value in np.percentile(image.display_values(tissue), PERCENTILES))
+    display = Window((low + high) / 2, max(high - low, 1e-6), "LINEAR_EXACT")
+    if fault := _find_fault(image, display, tissue):
+        raise InputError(f"{image.name}: {fault}, whatever window is taken; look at it, and export it again.")
+    return display, notes
+
+
+def _find_fault(image: StoredImage, display: Display, tissue: Slice) -> str:
+    """What is wrong with the brightness of these pixels of tissue; "" if they can be seen."""
+    ends = np.percentile(tissue, RANGE)
+    with np.errstate(all="ignore"):
+        darkest, brightest = _brightness(image, display, ends).tolist()
+        shown = _brightness(image, display, tissue)
+    if ends[1] - ends[0] < MIN_STEPS:
+        return "the breast has nearly the same grey value everywhere"
+    if not brightest - darkest >= MIN_CONTRAST:  # NaN is not, either
+        return "the breast is nearly the same grey everywhere"
+    if not ((shown > 1 / 255) & (shown < 254 / 255)).mean() >= 1 - MAX_CLIPPED:
+        return f"over {MAX_CLIPPED:.0%} of the breast is pure black or white"
+    return ""
+
+
+def _brightness(image: StoredImage, display: Display, stored: NDArray[Any]) -> NDArray[np.float32]:
+    """Stored values as they are shown: from 0, black, to 1."""
+    shown = display.apply(image.display_values(stored))
+    return 1 - shown if image.inverted else shown
