@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from mm3d.data.datasets.assemble import CohortBuilder, Entry, read_rows, reporting
-from mm3d.data.dicom.header import read_dataset, which_view
+from mm3d.data.dicom.header import read_dataset
+from mm3d.data.dicom.views import which_view
 from mm3d.data.records import Cohort, Label, Problem, View
 from mm3d.shared.errors import InputError
 

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from pydicom.dataset import Dataset
 
 from mm3d.data.datasets.assemble import CohortBuilder, Entry
-from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, find_gap, read_header, which_view
+from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, find_gap, read_header
+from mm3d.data.dicom.views import which_view
 from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import WORKING

@@ -6,14 +6,13 @@ A header may be wrong. Sizes are checked against limits and against the file bef
 import hashlib
 import io
 import math
-import re
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 import pydicom
@@ -22,7 +21,9 @@ from pydicom.errors import InvalidDicomError
 from pydicom.filereader import read_file_meta_info
 from pydicom.uid import UID
 
+from mm3d.data.dicom.groups import first_item, functional_group
 from mm3d.data.dicom.layout import Part, find_frames
+from mm3d.data.dicom.views import check_sides, find_contradictions, read_modifiers, which_view
 from mm3d.data.dicom.window import Display, StoredImage, first_value, read_display
 from mm3d.data.records import Laterality, Position
 from mm3d.shared.errors import InputError
@@ -56,33 +57,11 @@ MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay bel
 MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
 PIXEL_DATA = 0x7FE00010
 
-VIEW_CODES: dict[str, str] = {"R-10242": "CC", "399162004": "CC", "R-10226": "MLO", "399368009": "MLO"}
-OTHER = "another view"
-# Views that are not used, by code and by ViewPosition: ML, LM, LMO, SIO, ISO, from below, exaggerated CC
-OTHER_CODES = (
-    *("399260004", "R-10224", "399352003", "R-10228", "399099002", "R-10230", "399188001", "R-102D0"),
-    *("441555000", "R-40AAA", "399196006", "R-10244", "399192008", "R-1024A", "399101009", "R-1024B"),
-)
-OTHER_VIEWS = ("ML", "LM", "LMO", "SIO", "ISO", "FB", "XCC", "XCCL", "XCCM")
-VIEW_IN_TEXT = re.compile(r"(?<![A-Z])([LR])?[\s_-]*(CC|MLO)(?![A-Z])")
-TEXTS = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ImageComments")
-# Images of an intervention: taken with a stereotactic device, or of tissue that was removed.
-INTERVENTION = re.compile("STEREO|SPECIMEN|BIOPSY")
-SPECIMEN_CODES = ("127457009", "G-8310")  # SCT, and SRT in older files
 # Modalities that a message may name; anything else in the element may be a name.
 MODALITIES = (
     *("CR", "CT", "DOC", "DX", "IO", "KO", "MG", "MR", "NM", "OT", "PR", "PT"),
     *("REG", "RF", "SC", "SEG", "SR", "US", "XA"),
 )
-# Modifiers of a view, by code (SCT, and SRT in older files) and by word
-PART_CODES = (  # magnification, spot compression, tangential, cleavage, axillary tail, axillary tissue
-    *("399163009", "R-102D6", "399055006", "R-102D7", "399110001", "R-102C2"),
-    *("399161006", "R-102D2", "399011000", "R-102D1", "442580003", "R-40AB2"),
-)
-PART = re.compile("MAGNIF|SPOT|TANGENTIAL|CLEAVAGE|AXILLARY")
-DISPLACED_CODES = ("399209000", "R-102D5")
-DISPLACED = re.compile("IMPLANT DISPLACED")
-MAGNIFIED = 1.3  # EstimatedRadiographicMagnificationFactor: at most 1.1 on the detector, at least 1.5 on a stand
 MAX_STEP = 1.5  # between neighbouring slices, in units of the usual step: with a larger one, slices are missing
 # What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
@@ -254,7 +233,7 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
     laterality, position = which_view(dataset)
-    _check_sides(path, dataset)
+    check_sides(path, dataset)
     positions = _frame_positions(path, dataset, frames)
     allocated, stored = int(dataset.BitsAllocated), int(dataset.BitsStored)
     if allocated not in (8, 16):
@@ -265,7 +244,7 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         raise InputError(f"{path} is a colour image; export the grey image.")
     slope, intercept = _read_rescale(path, dataset)
     frame_bytes = rows * columns * allocated // 8 if syntax in NATIVE else None
-    intervention, part, displaced = _read_modifiers(dataset)
+    intervention, part, displaced = read_modifiers(dataset)
     return Header(
         name=str(path),
         rows=rows,
@@ -287,7 +266,7 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         intervention=intervention,
         part=part,
         displaced=displaced,
-        contradictions=_find_contradictions(dataset),
+        contradictions=find_contradictions(dataset),
         patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
@@ -327,24 +306,6 @@ def _is_tomosynthesis(dataset: Dataset) -> bool:
     return "TOMO" in words or "BREAST" in str(dataset.get("BodyPartExamined", "")).upper()
 
 
-def _read_modifiers(dataset: Dataset) -> tuple[bool, bool, bool]:
-    """Whether it is an image of an intervention, whether it shows a part of the breast, and whether an implant is
-    displaced: as the image type, the view or a modifier of the view says."""
-    views = list(dataset.get("ViewCodeSequence") or ())
-    # Modifiers stand inside the view, or, in older files, beside it.
-    modifiers = [item for place in (dataset, *views) for item in place.get("ViewModifierCodeSequence") or ()]
-    codes = {str(item.get("CodeValue", "")).strip() for item in (*views, *modifiers)}
-    words = [str(item.get("CodeMeaning", "")).upper() for item in (*views, *modifiers)]
-    types = [str(word).upper() for word in dataset.get("ImageType") or ()]
-
-    def says(known: Sequence[str], pattern: re.Pattern[str]) -> bool:
-        return not codes.isdisjoint(known) or any(pattern.search(word) for word in words)
-
-    intervention = says(SPECIMEN_CODES, INTERVENTION) or any(INTERVENTION.search(word) for word in types)
-    magnified = float(first_value(dataset.get("EstimatedRadiographicMagnificationFactor")) or 1) >= MAGNIFIED
-    return intervention, magnified or says(PART_CODES, PART), says(DISPLACED_CODES, DISPLACED)
-
-
 def _transfer_syntax(path: Path, dataset: Dataset) -> str:
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     if syntax == JPEG_EXTENDED:
@@ -379,63 +340,6 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
     return rows, columns, frames
 
 
-def which_view(dataset: Dataset) -> tuple[Laterality | None, Position | None]:
-    """Side and view from all the places where they may be, the most specific first. Free text counts only where these
-    places say nothing."""
-    sides: list[str] = list(_sides(dataset).values())
-    views = list(_views(dataset).values())
-    for name in TEXTS:
-        for side, view in VIEW_IN_TEXT.findall(str(dataset.get(name) or "").upper()):
-            sides.append(side)
-            views.append(view)
-    laterality = next((side for side in sides if side in ("L", "R")), None)
-    position = next(iter(views), None)
-    return cast(Laterality | None, laterality), cast(Position | None, position if position in ("CC", "MLO") else None)
-
-
-def _sides(dataset: Dataset) -> dict[str, str]:
-    """What each element that names a side says: L or R."""
-    values = {
-        "FrameLaterality": functional_group(dataset, "FrameAnatomySequence").get("FrameLaterality"),
-        "ImageLaterality": dataset.get("ImageLaterality"),
-        "Laterality": dataset.get("Laterality"),
-    }
-    sides = {name: str(value or "").strip().upper() for name, value in values.items()}
-    return {name: side for name, side in sides.items() if side in ("L", "R")}
-
-
-def _views(dataset: Dataset) -> dict[str, str]:
-    """What each element that names a view says: CC, MLO, or "another view"."""
-    codes = [str(item.get("CodeValue", "")).strip() for item in dataset.get("ViewCodeSequence") or ()]
-    known = [VIEW_CODES.get(code, OTHER) for code in codes if code in VIEW_CODES or code in OTHER_CODES]
-    views = {"ViewCodeSequence": known[0]} if known else {}
-    text = str(dataset.get("ViewPosition") or "").strip().upper()
-    if text in ("CC", "MLO"):
-        views["ViewPosition"] = text
-    elif text in OTHER_VIEWS:
-        views["ViewPosition"] = OTHER
-    return views
-
-
-def _find_contradictions(dataset: Dataset) -> tuple[str, ...]:
-    """A sentence for the side and for the view, if two elements name different ones. The first of them is taken."""
-    said = []
-    for names in (_sides(dataset), _views(dataset)):
-        if len(set(names.values())) > 1:
-            all_of_them = " and ".join(f"{name} says {value}" for name, value in names.items())
-            said.append(f"{all_of_them}; {next(iter(names))} is taken.")
-    return tuple(said)
-
-
-def _check_sides(path: Path, dataset: Dataset) -> None:
-    """Refuse frames of both breasts in one file."""
-    groups = [_first_item(dataset.get("SharedFunctionalGroupsSequence"))]
-    groups += list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
-    anatomy = [_first_item(group.get("FrameAnatomySequence")) for group in groups]
-    if {"L", "R"} <= {str(item.get("FrameLaterality", "")).strip().upper() for item in anatomy}:
-        raise InputError(f"{path} says its frames are of both breasts; export each breast by itself.")
-
-
 def _read_rescale(path: Path, dataset: Dataset) -> tuple[float, float]:
     """Slope and intercept, those of the functional group first; 1 and 0 if the file does not say."""
     sources = (functional_group(dataset, "PixelValueTransformationSequence"), dataset)
@@ -463,7 +367,7 @@ def _frame_positions(path: Path, dataset: Dataset, frames: int) -> list[float]:
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
     if groups and len(groups) != frames:
         raise InputError(f"{path} says it has {frames} frames and describes {len(groups)}; export it again.")
-    items = [_first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
+    items = [first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
     points = [item.get("ImagePositionPatient") for item in items]
     if len(points) != frames or any(point is None or len(point) != 3 for point in points):
         number = dataset.get("SliceLocation", dataset.get("InstanceNumber"))
@@ -517,16 +421,3 @@ def _context(dataset: Dataset) -> Dataset:
                     str(source[name])
                     context[element.tag] = element
     return context
-
-
-def functional_group(dataset: Dataset, name: str) -> Dataset:
-    """A functional group of a multi-frame image: the one that all frames share, else that of the first frame."""
-    for place in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
-        group = _first_item(dataset.get(place)).get(name)
-        if group:
-            return group[0]
-    return Dataset()
-
-
-def _first_item(sequence: Any) -> Dataset:
-    return sequence[0] if sequence else Dataset()

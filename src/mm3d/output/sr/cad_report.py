@@ -14,7 +14,8 @@ from pydicom.dataset import Dataset
 from pydicom.uid import MammographyCADSRStorage
 
 from mm3d.data.dicom.build import item
-from mm3d.data.dicom.header import Header, functional_group
+from mm3d.data.dicom.groups import functional_group
+from mm3d.data.dicom.header import Header
 from mm3d.data.records import Laterality, Position
 from mm3d.output.result import ExamResult, ViewResult
 from mm3d.output.sr import codes
