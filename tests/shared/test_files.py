@@ -5,15 +5,17 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from mm3d.shared.errors import InputError
+from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import (
     check_folder,
     check_settings,
@@ -21,6 +23,7 @@ from mm3d.shared.files import (
     lock_folder,
     remove_partial,
     replacing,
+    reserve_room,
     working_folder,
 )
 
@@ -36,6 +39,22 @@ with working_folder(Path(sys.argv[1])) as folder:
     print(folder, flush=True)
     time.sleep(600)
 """
+
+
+def test_the_room_for_a_file_of_holes_is_taken_before_it_is_filled(tmp_path: Path) -> None:
+    """On a full disk, who fills such a file through memory is killed, and the image is blamed."""
+    path = tmp_path / "holes"
+    with path.open("wb") as file:
+        file.truncate(5_000_000)
+    reserve_room(path)
+    assert path.stat().st_blocks * 512 >= 5_000_000
+    assert path.read_bytes() == bytes(5_000_000)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as full:  # in memory, so that no real disk is ever full
+        total = shutil.disk_usage("/dev/shm").total
+        full.truncate(2 * total)
+        with pytest.raises(OSError, match=full.name) as caught:
+            reserve_room(Path(full.name))
+    assert describe_error(caught.value).startswith(f"the disk is full: cannot write {full.name}; make room")
 
 
 def test_only_what_killed_runs_left_is_removed(tmp_path: Path) -> None:

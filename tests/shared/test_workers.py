@@ -1,5 +1,6 @@
 """Workers: one that dies or hangs must not take the run along, nor may the number of cores show in the result."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,22 @@ from mm3d.shared.workers import Outcome, Task, Workers
 
 def crash(_: int) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def die_once(mark: Path, number: int) -> str:
+    """The first call kills its worker by this signal, as the system does if memory is short."""
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), number)
+    return "seen"
+
+
+def die(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def fill_the_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "pixels.npy")
 
 
 def hang(_: int) -> None:
@@ -39,6 +56,37 @@ def test_a_crash_or_a_hang_costs_its_task_and_nothing_else() -> None:
     }
     assert "crashed" in outcomes[1].failure
     assert "took over 3 s" in outcomes[3].failure
+
+
+def run(*tasks: Task) -> dict[object, Outcome]:
+    with Workers(2) as workers:
+        for task in tasks:
+            workers.submit(task)
+        return {outcome.key: outcome for outcome in workers.outcomes()}
+
+
+def test_a_task_whose_worker_was_killed_once_is_done_by_another(tmp_path: Path) -> None:
+    """A view must not be missing from a report because the machine was short of memory for a moment."""
+    outcomes = run(*(Task(n, die_once, (tmp_path / str(n), n), 60.0) for n in (signal.SIGKILL, signal.SIGSEGV)))
+    assert [outcome.result for outcome in outcomes.values()] == ["seen", "seen"]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "too little memory; free some, or use fewer --jobs"),
+        (signal.SIGBUS, "is the disk full or gone?"),
+        (signal.SIGSEGV, "the file is damaged; export it again, or there is too little memory"),
+    ],
+)
+def test_what_killed_a_worker_twice_is_named(number: int, said: str) -> None:
+    """Nobody exports a good image again because the disk was full."""
+    assert said in run(Task("view", die, (number,), 60.0))["view"].failure
+
+
+def test_a_full_disk_is_called_a_full_disk() -> None:
+    failure = run(Task("view", fill_the_disk, (0,), 60.0))["view"].failure
+    assert failure == "the disk is full: cannot write pixels.npy; make room on it and run again."
 
 
 def threads(_: int) -> list[str | None]:

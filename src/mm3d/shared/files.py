@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from mm3d.shared.errors import InputError
 
+NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # what a file system says that cannot reserve room
 REMEDY = "give another folder with -o"
 WORKING, LOCK = ".mm3d-{}.partial", "lock"  # the name of a working folder, and of the file in it that is locked
 FOLDER_LOCK = ".lock"  # in a folder that only one process at a time may use
@@ -75,6 +76,21 @@ def remove_partial(folder: Path) -> None:
             lock = _lock(left / LOCK)
             if lock is not None or time.time() - left.stat().st_mtime > DAY:
                 _remove_folder(left, lock)
+
+
+def reserve_room(path: Path) -> None:
+    """Take the room on the disk that a file needs which is still full of holes, where the system can do this.
+
+    A full disk is an error here, with a name. Later it would kill the process that fills the file through memory.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def finish_file(partial: Path, path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -41,6 +41,7 @@ class Task:
     arguments: tuple[Any, ...]
     seconds: float  # after this long the worker counts as hung
     remedy: str = "the file is damaged; export it again."  # what the user is told if the worker crashes or hangs
+    repeated: bool = False  # its first worker died
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,12 @@ class _Worker:
     task: Task | None = None
     deadline: float = float("inf")
 
-    def end(self) -> None:
+    def end(self) -> int:
+        """End the process. Returns its exit code: if it had died already, minus the signal that killed it."""
         self.process.kill()
         self.process.join()
         self.connection.close()
+        return self.process.exitcode or 0
 
 
 class Workers:
@@ -126,16 +129,33 @@ class Workers:
                 worker.task, worker.deadline = None, float("inf")
                 return Outcome(task.key, result, failure)
         except (EOFError, OSError):
-            self._remove(worker)
-            return Outcome(task.key, failure=f"its worker process crashed: {task.remedy}")
+            return self._retry(task, self._remove(worker))
         if time.monotonic() >= worker.deadline:
             self._remove(worker)
             return Outcome(task.key, failure=f"it took over {task.seconds:.0f} s and was given up: {task.remedy}")
         return None
 
-    def _remove(self, worker: _Worker) -> None:
-        worker.end()
+    def _retry(self, task: Task, exit_code: int) -> Outcome | None:
+        """Give the task of a worker that died to another one, but only once. Then say what probably killed both."""
+        if not task.repeated:
+            self.submit(replace(task, repeated=True), first=True)
+            return None
+        return Outcome(task.key, failure=f"its worker process crashed twice: {_explain_death(exit_code, task.remedy)}")
+
+    def _remove(self, worker: _Worker) -> int:
         self.workers.remove(worker)
+        return worker.end()
+
+
+def _explain_death(exit_code: int, remedy: str) -> str:
+    """What probably killed a process, and what to do, by its exit code."""
+    names = {-number: name for name, number in signal.Signals.__members__.items()}
+    name = names.get(exit_code, "")
+    if name == "SIGKILL":
+        return "the system ended it, which it does if there is too little memory; free some, or use fewer --jobs."
+    if name == "SIGBUS":
+        return "a file it was using could not grow or be read; is the disk full or gone?"
+    return f"{remedy.rstrip('.')}, or there is too little memory: then use fewer --jobs."
 
 
 def start_server(module: str) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mm3d.data.dicom.header import Header
 from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
 from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import check_settings, finish_file, refuse_files, replacing, save_json
+from mm3d.shared.files import check_settings, finish_file, refuse_files, replacing, reserve_room, save_json
 from mm3d.shared.spreadsheet import write_rows
 
 VERSION = 1  # of the preparation; it is part of the keys
@@ -134,10 +134,19 @@ def is_prepared(folder: Path, key: str) -> bool:
 def write_view(folder: Path, key: str, pixels: NDArray[np.unsignedinteger], file: ViewFile) -> Path:
     """Write a prepared view. Returns the file of its pixels."""
     path = folder / "views" / f"{key}.npy"
-    with replacing(path) as partial, partial.open("wb") as target:
-        np.save(target, pixels, allow_pickle=False)
+    with replacing(path) as partial:
+        array = create_array(partial, pixels.dtype, pixels.shape)
+        array[:] = pixels
+        array.flush()
     save_json(path.with_suffix(".json"), to_dict(file))
     return path
+
+
+def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+    """A new npy file to be filled through memory. Its room on the disk is taken."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    reserve_room(path)
+    return array
 
 
 def finish_view(folder: Path, key: str, partial: Path, file: ViewFile) -> Path:

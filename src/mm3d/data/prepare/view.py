@@ -20,7 +20,7 @@ from mm3d.data.dicom.header import Header, read_header, sort_headers
 from mm3d.data.dicom.window import Display, StoredImage, Window
 from mm3d.data.picture import AS_SHOWN, read_picture
 from mm3d.data.prepare.geometry import PrepareSettings, make_geometry
-from mm3d.data.prepare.prepared import ViewFile
+from mm3d.data.prepare.prepared import ViewFile, create_array
 from mm3d.data.prepare.region import (
     Mask,
     bounds,
@@ -124,10 +124,10 @@ def _check_size(header: Header, slice_count: int, max_pixels: int) -> None:
 
 
 def _create(plan: Plan, slice_count: int, pixels: Path, display_slices: Path | None) -> None:
-    np.lib.format.open_memmap(pixels, mode="w+", dtype=plan.dtype, shape=plan.shape).flush()
+    create_array(pixels, plan.dtype, plan.shape)
     if display_slices is not None:
         shape = (slice_count, plan.image.rows, plan.image.columns)
-        np.lib.format.open_memmap(display_slices, mode="w+", dtype=np.uint8, shape=shape).flush()
+        create_array(display_slices, np.uint8, shape)
 
 
 def _fill(read: ReadSlice, plan: Plan, pixels: Path, which: range, display_slices: Path | None) -> None:
