@@ -2,12 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.csv_files import rows_of
-from support.dicom_files import breast, mammogram, tomosynthesis, tomosynthesis_slice, write
+from support.dicom_files import breast, item, mammogram, tomosynthesis, tomosynthesis_slice, write
 from support.stored_views import SMALL, view_of, volume
 
 from mm3d.data.dicom.header import MAMMOGRAPHY
@@ -15,7 +16,8 @@ from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile
 from mm3d.data.prepare.region import breast_region, chest_wall
 from mm3d.data.prepare.view import WHITE, begin_view, fill_view
-from mm3d.data.records import Modality, View
+from mm3d.data.records import Modality, Picture, View
+from mm3d.shared.errors import InputError
 
 
 def prepared(view: View, tmp_path: Path, settings: PrepareSettings = SMALL) -> tuple[np.ndarray, ViewFile]:
@@ -93,6 +95,70 @@ def test_percentiles_stand_in_where_there_is_no_window_or_it_is_raw(tmp_path: Pa
         tissue = image[0, 40:60, 5:30]
         assert 0.2 < tissue.mean() < 0.9
         assert tissue.std() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"WindowCenter": -5000, "WindowWidth": 1}, "the breast is nearly the same grey everywhere"),
+        ({"WindowCenter": 5000, "WindowWidth": 1}, "the breast is nearly the same grey everywhere"),
+        ({"WindowCenter": 400, "WindowWidth": 100_000}, "the breast is nearly the same grey everywhere"),
+        ({"WindowCenter": 400, "WindowWidth": 2}, "over 25% of the breast is pure black or white"),
+        ({"WindowCenter": 400, "WindowWidth": 2, "VOILUTFunction": "SIGMOID"}, "over 25% of the breast is pure"),
+        ({"RescaleSlope": "1e30"}, "the breast is nearly the same grey everywhere"),
+        ({"RescaleIntercept": "100000"}, "the breast is nearly the same grey everywhere"),
+        ({"WindowWidth": None, "VOILUTSequence": [255] * 1024}, "the breast is nearly the same grey everywhere"),
+        ({"WindowWidth": None, "VOILUTSequence": range(1023, -1, -1)}, "the breast is nearly the same grey everywhere"),
+    ],
+)
+def test_a_window_that_shows_nothing_is_replaced_and_that_is_said(
+    tmp_path: Path, fields: dict[str, Any], fault: str
+) -> None:
+    """The model would be given an empty image, and call the exam negative."""
+    if "VOILUTSequence" in fields:
+        table = np.array(fields["VOILUTSequence"], dtype="<u2").tobytes()
+        bits = 8 if max(fields["VOILUTSequence"]) < 256 else 10
+        fields = fields | {"VOILUTSequence": [item(LUTDescriptor=[1024, 0, bits], LUTData=table)]}
+    ds = mammogram(breast(), **fields)
+    ds.BitsStored, ds.HighBit = 10, 9
+    view = view_of(write(ds, tmp_path / "m.dcm"), modality="FFDM", upright=False)
+    image, file = prepared(view, tmp_path)
+    (note,) = file.notes
+    assert note.startswith(f"in its own display window {fault}")
+    assert note.endswith("so percentiles of its grey values are taken.")
+    expected, usual = prepared(view, tmp_path, dataclasses.replace(SMALL, intensity="percentile"))
+    assert image == pytest.approx(expected)
+    assert usual.notes == ()
+    with pytest.raises(InputError, match=r"prepare with --intensity auto\."):
+        prepared(view, tmp_path, dataclasses.replace(SMALL, intensity="window"))
+
+
+@pytest.mark.parametrize("intensity", ["auto", "percentile"])
+@pytest.mark.parametrize("kind", ["flat", "an inverted image that says it is not"])
+def test_an_image_in_which_nothing_can_be_seen_is_refused(tmp_path: Path, kind: str, intensity: str) -> None:
+    image = breast()
+    ds = mammogram(image)
+    if kind == "flat":  # but for a little noise, which percentiles would turn into a picture
+        ds = mammogram(np.where(image > 0, 400 + image % 8, 0).astype(np.uint16))
+    else:
+        ds.PhotometricInterpretation = "MONOCHROME1"
+    view = view_of(write(ds, tmp_path / "m.dcm"), modality="FFDM", upright=False)
+    with pytest.raises(InputError, match=r"m\.dcm: .*, whatever window is taken; look at it"):
+        prepared(view, tmp_path, dataclasses.replace(SMALL, intensity=intensity))  # type: ignore[arg-type]
+
+
+def test_real_images_are_far_from_the_limits(real_data: Path, tmp_path: Path) -> None:
+    """docs/data.md has the figures: a limit that real images come near to would change how they are shown."""
+    small = PrepareSettings(width=110, length=220)
+    paths = [real_data / "dicom" / "ge-ffdm-rmlo-jpeg-lossless.dcm"]
+    views = [view_of(path, modality="FFDM", upright=False) for path in paths]
+    pictures = sorted((real_data / "bcs-dbt" / "annotated-slices").glob("**/*.jpg"))
+    pictures += sorted((real_data / "cbis-films" / "films").glob("*.jpg"))[::20]
+    views += [view_of(path, modality="FFDM", upright=False, picture=Picture()) for path in pictures]
+    for view in views:
+        _, plan, _ = begin_view(view, None, small, tmp_path / "prepared.npy")
+        assert plan.file.notes == (), view.files
+    assert len(views) > 100
 
 
 def test_depth_is_pooled_by_maximum_and_short_volumes_are_kept(tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ def _frame_positions(path: Path, dataset: Dataset, frames: int) -> list[float]:
     """Where each frame lies along the normal of the slices; its number if the file does not say."""
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())
     if groups and len(groups) != frames:
-        raise InputError(f"{path} says it has {frames} frames and describes {len(groups)}; export it again.")
+        raise InputError(f"{path} has a NumberOfFrames of {frames} and describes {len(groups)}; export it again.")
     items = [first_item(group.get("PlanePositionSequence")) for group in groups] or [dataset]
     points = [item.get("ImagePositionPatient") for item in items]
     if len(points) != frames or any(point is None or len(point) != 3 for point in points):

@@ -93,5 +93,5 @@ def _group_fragments(path: Path, file: BinaryIO, fragments: list[Part], frames: 
             groups.append([])
         groups[-1].append((start, length))
     if len(groups) != frames:
-        raise InputError(f"{path} says it has {frames} frames and holds {len(groups)}; export it again.")
+        raise InputError(f"{path} has a NumberOfFrames of {frames} and holds {len(groups)} frames; export it again.")
     return tuple(map(tuple, groups))
