@@ -62,7 +62,7 @@ MODALITIES = (
     *("CR", "CT", "DOC", "DX", "IO", "KO", "MG", "MR", "NM", "OT", "PR", "PT"),
     *("REG", "RF", "SC", "SEG", "SR", "US", "XA"),
 )
-MAX_STEP = 1.5  # between neighbouring slices, in units of the usual step: with a larger one, slices are missing
+MAX_STEP = 1.5  # between neighbouring slices, in units of the lower quartile: with a larger one, slices are missing
 # What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
     *("SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"),
@@ -142,7 +142,7 @@ def find_gap(headers: Sequence[Header]) -> tuple[float, float] | None:
     """The places (mm) of two neighbouring slices between which others are missing. The files are a view's slices."""
     places = sorted(header.slice_position for header in headers)
     steps = np.diff(places)
-    if len(steps) < 2 or steps.max() <= MAX_STEP * np.median(steps):
+    if len(steps) < 2 or steps.max() <= MAX_STEP * np.percentile(steps, 25):
         return None
     return places[steps.argmax()], places[steps.argmax() + 1]
 
