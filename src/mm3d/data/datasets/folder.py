@@ -58,7 +58,7 @@ def read(folder: Path) -> Cohort:
     by_path = {header.path: header for header in headers}
     for view in (entry.view for entry in entries):
         own = [by_path[path] for path in view.files]
-        problems += [Problem(view.name, gap) for gap in describe_gap(own)]
+        problems += [Problem(view.name, gap, unread=True) for gap in describe_gap(own)]
         notes += [f"{view.name}: {note}" for note in describe_headers(own)]
     return CohortBuilder(folder.name, notes=notes, entries=entries, problems=problems).assemble()
 
