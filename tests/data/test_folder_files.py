@@ -16,7 +16,7 @@ from support.exams import image, predict, record, write_exam, write_weights
 from mm3d.cli import main
 from mm3d.data.datasets.folder import exam_code, list_files, read_headers
 from mm3d.data.dicom.header import read_dataset
-from mm3d.predict.exam import find_exams
+from mm3d.predict.exam import Archive, find_exams
 from mm3d.shared.errors import InputError
 
 NAME = "Canary^Anna"  # a name that must not be in a message, nor the numbers of the study
@@ -54,6 +54,12 @@ def archive() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+def reasons(archive: Archive) -> list[str]:
+    """All problems, of the run and of its exams."""
+    problems = [*archive.problems, *(problem for exam in archive.exams for problem in exam.problems)]
+    return sorted(problem.reason for problem in problems)
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o311])
 def test_a_folder_without_permission_is_one_problem(
     archive: Path, mode: int, capsys: pytest.CaptureFixture[str]
@@ -68,15 +74,19 @@ def test_a_folder_without_permission_is_one_problem(
         (archive / NAME).chmod(mode)
         found = find_exams([archive], "DBT", identifiers=False)
         named = find_exams([archive], "DBT", identifiers=True)
-        assert find_exams([archive / "good", archive / NAME], "DBT", identifiers=False).problems == found.problems
+        apart = find_exams([archive / "good", archive / NAME], "DBT", identifiers=False)
+        assert reasons(apart) == reasons(found)
         assert predict(archive / NAME, "-o", archive.parent / "out") == 1
     assert f"(a folder (--with-identifiers names it) {WHY})" in capsys.readouterr().err
     assert [exam.code for exam in found.exams] == [exam_code(STUDY)]
-    assert sorted(problem.reason for problem in found.problems) == [
+    assert reasons(found) == [
         f"a file (--with-identifiers names it) {WHY}",
         f"a folder (--with-identifiers names it) {WHY}",
     ]
-    assert f"{archive / NAME} {WHY}" in [problem.reason for problem in named.problems]
+    assert f"{archive / NAME} {WHY}" in reasons(named)
+    # What lies in the folder of an exam, or beside its folder if there is no other exam, may be of this exam.
+    assert [len(exam.problems) for exam in found.exams] == [2]
+    assert [len(exam.problems) for exam in apart.exams] == [1]
 
 
 def test_links_are_followed_once(archive: Path) -> None:
@@ -98,7 +108,7 @@ def test_links_are_followed_once(archive: Path) -> None:
         f"{exam_code(STUDY)} LCC FFDM",
         f"{exam_code(STUDY)} RCC FFDM",
     ]
-    assert [problem.reason for problem in found.problems] == [f"a file (--with-identifiers names it) {nothing}"] * 2
+    assert reasons(found) == [f"a file (--with-identifiers names it) {nothing}"] * 2
 
 
 def test_what_cannot_be_read_is_in_the_exit_code_and_the_lists(
