@@ -1,6 +1,7 @@
 """The demo, as a stranger meets it: an exam, its results, and a page to look at."""
 
 import io
+import json
 import re
 import shutil
 from contextlib import redirect_stdout
@@ -123,3 +124,19 @@ def test_a_demo_writes_over_nothing_but_a_demo(
     assert demo(earlier, SEED + 1, weights, scale="tiny") == 0  # an earlier demo is replaced, by another exam, too
     assert {path for path in earlier.rglob("*") if path.is_file()} == set(old)
     assert [path for path, content in old.items() if path.read_bytes() == content] == []
+
+
+def test_the_demo_shows_the_films_of_two_patients_with_what_is_found(tmp_path: Path) -> None:
+    """As a user sees them: at the weights' operating point, hit or miss, beside the radiologists' boxes."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert demo(tmp_path / "demo", SEED, None, scale="tiny") == 0
+    last = [line for line in said.getvalue().splitlines() if line.startswith("Found ")]
+    assert [line.split(",")[0] for line in last[:2]] == ["Found 2 of 2 cancers", "Found 0 of 2 cancers"]
+    for number in (1, 2):
+        folder = tmp_path / "demo" / f"film-{number}"
+        assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"mammogram"}
+        assert (folder / "report.html").is_file()
+        assert json.loads((folder / "run.json").read_text())["method"]["weights"]["name"] == "mammo"
+    with redirect_stdout(io.StringIO()):  # a second demo replaces the first
+        assert demo(tmp_path / "demo", SEED, None, scale="tiny") == 0

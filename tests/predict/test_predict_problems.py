@@ -226,7 +226,7 @@ def test_what_cannot_be_predicted_is_said(tmp_path: Path, model: Path, capsys: p
 def test_shipped_weights_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     own = {path.stem: path for path in weights.shipped()}
-    assert set(own) == {"dbt", "ffdm"}
+    assert set(own) == {"dbt", "ffdm", "mammo"}
     assert {name: weights.find(name) for name in own} == own
     assert weights.find(None) == own["dbt"]
     Path("ffdm").write_text("the user's own file comes first")
