@@ -16,7 +16,7 @@ from support.exams import image, predict, record, write_exam, write_weights
 from mm3d.cli import main
 from mm3d.data.datasets.folder import exam_code, list_files, read_headers
 from mm3d.data.dicom.header import read_dataset
-from mm3d.predict.exam import Archive, find_exams
+from mm3d.predict.exam import Archive, find_exams, read_archive
 from mm3d.shared.errors import InputError
 
 NAME = "Canary^Anna"  # a name that must not be in a message, nor the numbers of the study
@@ -72,9 +72,9 @@ def test_a_folder_without_permission_is_one_problem(
     (archive / "good" / "closed.dcm").chmod(0)
     with without_privileges(archive.parent):
         (archive / NAME).chmod(mode)
-        found = find_exams([archive], "DBT", identifiers=False)
-        named = find_exams([archive], "DBT", identifiers=True)
-        apart = find_exams([archive / "good", archive / NAME], "DBT", identifiers=False)
+        found = find_exams(read_archive([archive]), "DBT", identifiers=False)
+        named = find_exams(read_archive([archive]), "DBT", identifiers=True)
+        apart = find_exams(read_archive([archive / "good", archive / NAME]), "DBT", identifiers=False)
         assert reasons(apart) == reasons(found)
         assert predict(archive / NAME, "-o", archive.parent / "out") == 1
     assert f"(a folder (--with-identifiers names it) {WHY})" in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_links_are_followed_once(archive: Path) -> None:
     assert files == sorted([archive / "a file", archive / "again" / "0.dcm", archive / "exam" / "0.dcm"])
     nothing = "is a link to nothing; mend or remove it."
     assert [file.reason for file in unreadable] == [f"{archive / name} {nothing}" for name in ("itself", "nothing")]
-    found = find_exams([archive, archive / "linked"], "DBT", identifiers=False)
+    found = find_exams(read_archive([archive, archive / "linked"]), "DBT", identifiers=False)
     assert sorted(view.name for exam in found.exams for breast in exam.breasts for view in breast.views) == [
         f"{exam_code(STUDY)} LCC FFDM",
         f"{exam_code(STUDY)} RCC FFDM",
@@ -146,7 +146,7 @@ def test_a_flipped_bit_anywhere_in_the_header_costs_that_file_only(tmp_path: Pat
         ]
         for vr in [*flipped, *(vr.value.encode() for vr in VR if len(vr.value) == 2)]:
             path.write_bytes(whole[:at] + vr + whole[at + 2 :])
-            found = find_exams([tmp_path], "DBT", identifiers=False)
+            found = find_exams(read_archive([tmp_path]), "DBT", identifiers=False)
             assert any(len(exam.breasts) == 1 for exam in found.exams)
             said = " ".join(problem.reason for exam in found.exams for problem in (*exam.problems, *found.problems))
             assert NAME not in said

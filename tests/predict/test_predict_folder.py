@@ -13,7 +13,7 @@ from mm3d.cli import main
 from mm3d.data.datasets.folder import exam_code
 from mm3d.output.predictions import read
 from mm3d.output.report.serve import Server
-from mm3d.predict.exam import find_exams
+from mm3d.predict.exam import find_exams, read_archive
 from mm3d.predict.folder import is_finished, place_results
 from mm3d.predict.run import Options, make_setup
 from mm3d.predict.settings import PredictSettings
@@ -200,8 +200,8 @@ def test_a_run_that_ended_while_it_placed_results_is_continued(tmp_path: Path, m
         assert predict(*arguments, out) == 0
     else:
         out.mkdir()
-    setup = make_setup(Options(PredictSettings(), model))
-    (exam,) = find_exams([tmp_path / "exam"], "DBT", False).exams
+    setup = make_setup(Options(PredictSettings(), model), synthetic=False)
+    (exam,) = find_exams(read_archive([tmp_path / "exam"]), "DBT", False).exams
     (whole / "report.html").unlink()
     with pytest.raises(FileNotFoundError):
         place_results(whole, out, exam, setup.method)

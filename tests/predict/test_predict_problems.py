@@ -228,12 +228,13 @@ def test_shipped_weights_go_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     own = {path.stem: path for path in weights.shipped()}
     assert set(own) == {"dbt", "ffdm", "mammo"}
     assert {name: weights.find(name) for name in own} == own
-    assert weights.find(None) == own["dbt"]
+    assert weights.find(None) == own["mammo"]  # for real breasts
+    assert weights.find(None, synthetic=True) == own["dbt"]
     Path("ffdm").write_text("the user's own file comes first")
     assert weights.find("ffdm") == Path("ffdm")
 
 
 def test_without_shipped_weights_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "SHIPPED", "none of that name")
+    monkeypatch.setattr(weights, "SHIPPED", {False: "none of that name"})
     with pytest.raises(InputError, match=r"comes without weights; give some with --weights"):
         weights.find(None)

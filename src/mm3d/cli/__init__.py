@@ -100,7 +100,10 @@ def _add_demo(commands: Commands) -> None:
     )
     demo.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="OUT", help="the folder to write")
     demo.add_argument("--seed", type=seed, metavar="N", default=DEMO_SEED, help="another seed gives another exam")
-    weights = "a weights file, the folder of a training, or weights that come with mm3d: dbt (default), ffdm"
+    weights = (
+        "a weights file, the folder of a training, or weights that come with mm3d: dbt, ffdm, mammo (default: dbt "
+    )
+    weights += "for the synthetic exam; then also mammo for real films)"
     demo.add_argument("--weights", type=Path, metavar="WEIGHTS", help=weights)
     demo.set_defaults(run=_call("mm3d.cli.demo:demo"))
 
@@ -207,7 +210,7 @@ def _add_quantize(commands: Commands) -> None:
         "--engine openvino'. Then measure recall and AUC of float32 and int8 on the same breasts, and write the file, "
         "which carries this table. Needs the extra mm3d[int8], and a ResNet as backbone. docs/full-size.md has more.",
     )
-    weights = "a weights file, a run folder, or weights that come with mm3d: dbt, ffdm"
+    weights = "a weights file, a run folder, or weights that come with mm3d: mammo, dbt, ffdm"
     quantize.add_argument("weights", type=Path, metavar="WEIGHTS", help=weights)
     output = "the .safetensors file to write"
     quantize.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help=output)

@@ -32,9 +32,9 @@ CONTRAST = 1.7  # of the trial that the shipped weights were trained on
 def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> int:
     """Write the exams and their results into `output`, and tell which cancers were found. Returns the exit code.
 
-    The films are predicted with the weights that real mammograms get, so they are left out if weights are given.
+    Without weights, each exam gets those of ours for such breasts. With weights, the films are left out.
     """
-    find(weights)  # without weights there is nothing to show
+    find(weights, synthetic=True)  # without weights there is nothing to show
     films = list(enumerate(film_breasts(), 1)) if weights is None else []
     for folder in (output, *(output / f"film-{number}" for number, _ in films)):
         _check_folder(folder)
@@ -43,7 +43,7 @@ def demo(output: Path, seed: int, weights: Path | None, scale: str = "mini") -> 
         say(console, f"Real films, {number} of {len(films)}: CC and MLO of a patient of CBIS-DDSM who has a cancer.")
         folder = output / f"film-{number}"
         _clear(folder)
-        if code := _predict(folder, [write_films(breast, folder / "exam")], Path("mammo"), console):
+        if code := _predict(folder, [write_films(breast, folder / "exam")], None, console):
             return code
     say(console, "Making a synthetic exam: both breasts of a patient who has a cancer, CC and MLO, tomosynthesis.")
     _clear(output)

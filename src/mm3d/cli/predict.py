@@ -26,7 +26,8 @@ def add_predict(commands: Commands) -> None:
         "--weights",
         type=Path,
         metavar="WEIGHTS",
-        help="a weights file, a run folder, or weights that come with mm3d: dbt (default), ffdm",
+        help="a weights file, a run folder, or weights that come with mm3d: mammo (default for "
+        "real breasts), dbt (default for synthetic ones), ffdm",
     )
     predict.add_argument(
         "--input",

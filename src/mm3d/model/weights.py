@@ -25,7 +25,7 @@ HEADER = "mm3d"  # the key of our JSON among safetensors' metadata
 BODY = "backbone.body."  # how the names of a backbone's tensors begin, without the feature pyramid
 INT8 = "int8"  # the key of the provenance that says how a backbone became int8, with the table of its accuracy
 FORMAT = 1
-SHIPPED = "dbt"  # the name of the weights that are used where none are given
+SHIPPED = {True: "dbt", False: "mammo"}  # used where none are given, by whether the images are synthetic
 RESEARCH_ONLY = "Research. Not a medical device; not for clinical use."
 
 
@@ -203,16 +203,16 @@ def shipped() -> list[Path]:
     return sorted(Path(str(files("mm3d") / "shipped")).glob("*.safetensors"))
 
 
-def find(path: Path | str | None) -> Path:
+def find(path: Path | str | None, synthetic: bool = False) -> Path:
     """The weights file that a user means with a path.
 
     It is the file itself; or the best, or else the last weights of a run folder; or the name of weights that come with
-    mm3d. None means those for volumes.
+    mm3d. None means those of ours that have seen such breasts: real ones, or `synthetic` ones of the virtual trial.
     """
     own = {one.stem: one for one in shipped()}
     if path is None:
-        if SHIPPED in own:
-            return own[SHIPPED]
+        if SHIPPED[synthetic] in own:
+            return own[SHIPPED[synthetic]]
         raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
     path = Path(path)
     if str(path) in own and not path.exists():

@@ -18,7 +18,7 @@ from pydicom.uid import UID, JPEG2000Lossless
 
 from mm3d import __version__
 from mm3d.data.dicom.build import code, item, number, uid
-from mm3d.data.dicom.header import MAMMOGRAPHY, TOMOSYNTHESIS
+from mm3d.data.dicom.header import MAMMOGRAPHY, TOMOSYNTHESIS, VIRTUAL_TRIAL
 from mm3d.data.dicom.window import Window
 from mm3d.phantom.imaging import SyntheticView
 
@@ -93,7 +93,7 @@ def _describe(ds: Dataset, image: SyntheticView, trial: str) -> None:
     ds.StudyDate = ds.SeriesDate = ds.ContentDate = DATE
     ds.StudyTime = ds.SeriesTime = ds.ContentTime = TIME
     ds.StudyID, ds.AccessionNumber, ds.ReferringPhysicianName = image.exam[:16], "", ""
-    ds.StudyDescription = "Virtual clinical trial"
+    ds.StudyDescription = VIRTUAL_TRIAL
     ds.SeriesDescription = f"{view.laterality} {view.position} {view.modality} synthetic"
     ds.Modality, ds.BodyPartExamined = "MG", "BREAST"
     ds.ProtocolName = (  # at most 64 characters

@@ -19,7 +19,7 @@ from pathlib import Path
 from mm3d.data.datasets import write_tables
 from mm3d.data.dicom.window import StoredImage
 from mm3d.data.prepare.geometry import PrepareSettings
-from mm3d.data.prepare.prepared import is_prepared, key_of, write_cohort
+from mm3d.data.prepare.prepared import SYNTHETIC, is_prepared, key_of, write_cohort
 from mm3d.data.prepare.run import prepare_array, summarise
 from mm3d.data.records import Breast, Cohort
 from mm3d.phantom.dicom import display_window, write_view
@@ -33,7 +33,6 @@ from mm3d.shared.workers import Task, Workers, worker_count
 
 VERSION = 2  # raise it with any change of pixels: then folders of older versions are refused
 SECONDS_PER_BREAST = 6 * 3600.0  # then its worker counts as hung
-NOTE = "These breasts are synthetic: nothing measured on them is a clinical result."
 REMEDY = "give another folder"
 
 # The sizes of prepared views at each scale, for the models of that size. Options of the command change them.
@@ -80,7 +79,7 @@ def make_trial(
     _remove_partial_files(output)  # also those of processes that had not ended before
     names = {view.name for view in cohort.views()}
     console.print(summarise(cohort, names))
-    say(console, f"note: {NOTE}")
+    say(console, f"note: {SYNTHETIC}")
     say(console, f"Wrote {output}: {trial.breasts} breasts, {len(names)} views.")
     return 0
 
@@ -198,7 +197,7 @@ def _read_record(folder: Path, index: int) -> Record | None:
 
 def _write_lists(records: list[Record], output: Path, settings: PrepareSettings | None) -> Cohort:
     """Write the tables of a DICOM trial, or the lists of a prepared one."""
-    cohort = Cohort(output.resolve().name, tuple(record.breast for record in records), notes=(NOTE,))
+    cohort = Cohort(output.resolve().name, tuple(record.breast for record in records), notes=(SYNTHETIC,))
     if settings is None:
         located = tuple(_locate_files(record.breast, output) for record in records)
         slices = {name: count for record in records for name, count in record.slices.items()}

@@ -77,6 +77,20 @@ class Exam:
 
 
 @dataclass(frozen=True)
+class FoundFiles:
+    """The files that a user gives."""
+
+    given: tuple[Path, ...]
+    images: tuple[Header, ...]
+    unused: tuple[UnusedFile, ...]  # and folders that cannot be read
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether all images are of our virtual trial."""
+        return bool(self.images) and all(header.synthetic for header in self.images)
+
+
+@dataclass(frozen=True)
 class Setup:
     """How all breasts of a run are predicted."""
 
@@ -88,6 +102,7 @@ class Setup:
     jobs: int
     method: Method  # what results say about all of this
     max_pixels: int = MAX_PIXELS  # of all slices of a view
+    notes: tuple[str, ...] = ()  # about all exams
 
 
 @dataclass(frozen=True)
@@ -106,13 +121,19 @@ def hide_paths(text: str, paths: Sequence[Path], identifiers: bool, what: str = 
     return text
 
 
-def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Archive:
-    """Find the exams in files and folders. If a view is there as a volume and as a mammogram, `prefer` is used.
+def read_archive(given: Sequence[Path]) -> FoundFiles:
+    """Read the headers of all files that are given, and of those in folders that are given."""
+    files, unreadable = _list_files(given)
+    images, unused = read_headers(files)
+    return FoundFiles(tuple(given), tuple(images), (*unreadable, *unused))
+
+
+def find_exams(found: FoundFiles, prefer: Modality, identifiers: bool) -> Archive:
+    """Sort images into exams. If a view is there as a volume and as a mammogram, `prefer` is used.
 
     With `identifiers`, problems may name files.
     """
-    files, unreadable = _list_files(given)
-    images, unused = read_headers(files)
+    images = found.images
     entries, no_views = make_entries(images)
     headers: dict[str, dict[Path, Header]] = defaultdict(dict)
     breasts: dict[str, list[Breast]] = defaultdict(list)
@@ -122,8 +143,8 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
         headers[exam_code(header.study)][header.path] = header
     for breast in CohortBuilder("archive", entries=entries).assemble().breasts:
         breasts[breast.exam].append(breast)
-    owners = _Owners(images, given)
-    for file in (*unreadable, *no_views, *unused):
+    owners = _Owners(images, found.given)
+    for file in (*no_views, *found.unused):
         if file.kind in ("broken", "folder"):
             problems[file.exam or owners.find(file)].append(_describe_problem(file, identifiers))
         elif file.kind != "other":
@@ -148,7 +169,7 @@ def find_exams(given: Sequence[Path], prefer: Modality, identifiers: bool) -> Ar
             counted = "1 file" if count == 1 else f"{count} files"
             notes.append(f"{counted} beside it cannot be read, and may be of this exam or of another one there.")
         exams.append(Exam(code, tuple(used), headers[code], tuple(notes), tuple(problems[code])))
-    return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in unused))
+    return Archive(tuple(exams), tuple(unknown), sum(file.kind == "other" for file in found.unused))
 
 
 class _Owners:

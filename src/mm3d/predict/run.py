@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.geometry import PrepareSettings
+from mm3d.data.prepare.prepared import SYNTHETIC, read_notes
 from mm3d.data.prepare.run import start_workers
 from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.model import weights
@@ -30,7 +31,7 @@ from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.output.record import RECORD, write_record
 from mm3d.output.result import ExamResult, Method, OperatingPoint
 from mm3d.output.writers import write_results
-from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam
+from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam, read_archive
 from mm3d.predict.folder import (
     check_exam_folder,
     check_lists,
@@ -110,7 +111,7 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     """Predict every breast of a prepared folder. Returns the exit code."""
     from mm3d.predict.detect import load_model, predict_breast, project
 
-    path = weights.find(options.weights)
+    path, notes = choose_weights(options.weights, SYNTHETIC in read_notes(folder))
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
     breasts = prepared_breasts(folder, options.split, modality_of(chosen))
@@ -120,6 +121,8 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     model = load_model(path, options.chunk, engine, options.precision)
     console = Console()
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
+    for note in notes:
+        say(console, f"note: {note}")
     if chosen == "msp":
         slices = weights.find(header.provenance.get("suspicion", path))
         with show_progress(console, "projecting", len(breasts)) as advance:
@@ -146,8 +149,9 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
             raise InputError(f"{output} is inside {path}, which is read; give another folder with -o.")
     console = Console()
     with console.status("looking for exams"):
-        setup = make_setup(options)
-        archive = find_exams(given, modality_of(setup.input), options.identifiers)
+        found = read_archive(given)
+        setup = make_setup(options, found.synthetic)
+        archive = find_exams(found, modality_of(setup.input), options.identifiers)
     if not archive.exams:
         why = f" ({archive.problems[0].reason})" if archive.problems else ""
         raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
@@ -176,9 +180,18 @@ def choose_engine(options: Options, header: weights.WeightsHeader) -> tuple[Engi
     return options.engine or "openvino", header.precision
 
 
-def make_setup(options: Options) -> Setup:
+def choose_weights(given: Path | None, synthetic: bool) -> tuple[Path, tuple[str, ...]]:
+    """The weights that are given, or those of ours for such breasts; then with a sentence that says so."""
+    path = weights.find(given, synthetic)
+    if given is not None:
+        return path, ()
+    breasts = "all images are of a virtual trial" if synthetic else "the images are not all of a virtual trial"
+    return path, (f"No weights were given; {weights.name_of(path)} are used, because {breasts}.",)
+
+
+def make_setup(options: Options, synthetic: bool) -> Setup:
     """Settle every setting for DICOM exams. Of the weights, only the header is read."""
-    path = weights.find(options.weights)
+    path, notes = choose_weights(options.weights, synthetic)
     header = weights.read_header(path)
     chosen, histogram = choose_input(options, header)
     if chosen == "msp":
@@ -200,7 +213,7 @@ def make_setup(options: Options) -> Setup:
     )
     jobs = worker_count(options.jobs)
     load = partial(_load_model, path, options.chunk, engine, options.precision)
-    return Setup(load, chosen, histogram, options.settings, prepare, jobs, method, options.max_pixels)
+    return Setup(load, chosen, histogram, options.settings, prepare, jobs, method, options.max_pixels, notes)
 
 
 def _load_model(*arguments: Any) -> "Detector":
@@ -308,9 +321,9 @@ class Run:
         return model
 
     def _remarks(self, exam: Exam) -> list[str]:
-        """A sentence if the operating point was chosen on images of another kind."""
+        """Which weights were chosen if none were given, and if the operating point is of images of another kind."""
         modalities = {view.modality for breast in exam.breasts for view in breast.views}
-        return list(filter(None, [self.setup.method.operating_point.remark(modalities)]))
+        return [*self.setup.notes, *filter(None, [self.setup.method.operating_point.remark(modalities)])]
 
     def _predict(self, exam: Exam, start_seconds: float) -> None:
         """Predict one exam. Whatever goes wrong with it, the others are predicted."""

@@ -56,6 +56,7 @@ MAX_SIDE, MAX_FRAMES = 10_000, 1_000
 MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay below 300
 MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
 PIXEL_DATA = 0x7FE00010
+VIRTUAL_TRIAL = "Virtual clinical trial"  # StudyDescription of the exams that `mm3d phantom` makes
 
 # Modalities that a message may name; anything else in the element may be a name.
 MODALITIES = (
@@ -113,6 +114,11 @@ class Header(StoredImage):
     @property
     def frames(self) -> int:
         return len(self.frame_order)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether it is of our virtual trial."""
+        return str(self.context.get("StudyDescription", "")) == VIRTUAL_TRIAL
 
 
 def slices_of(headers: Sequence[Header]) -> tuple[tuple[int, int], ...]:

@@ -28,6 +28,7 @@ from mm3d.shared.files import check_settings, finish_file, refuse_files, replaci
 from mm3d.shared.spreadsheet import write_rows
 
 VERSION = 1  # of the preparation; it is part of the keys
+SYNTHETIC = "These breasts are synthetic: nothing measured on them is a clinical result."  # a note of virtual trials
 LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
 MANIFEST = (
     *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
