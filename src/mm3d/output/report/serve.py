@@ -3,31 +3,41 @@
 The server listens on the loopback address only, and every path begins with a random token. Another user of the
 computer, or a web page that tries all ports, finds nothing. The host name of each request is checked, so that no
 foreign name can be made to lead here.
+
+A connection costs no thread, and nobody keeps others waiting: who does not send a request in time is sent away, and
+when too many wait, the first of them. Files are sent by the system, so that a report is not in memory for each reader.
 """
 
+import asyncio
+import contextlib
 import html
-import io
 import mimetypes
+import os
 import secrets
-import shutil
-import sys
+import socket
 import threading
 import webbrowser
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from mm3d.output.record import RECORD, read_record
 from mm3d.shared.errors import InputError
 
 REPORT = "report.html"
 LOOPBACK = "127.0.0.1"
+SECONDS_TO_ASK = 10.0  # for a request to be complete
+SECONDS_TO_SEND = 600.0  # for an answer: a report of 25 MB through a slow tunnel
+LARGEST_REQUEST = 16_384  # bytes
+MOST_WAITING = 400  # connections without a complete request; there may be 1024 open files
+MOST_SENDING = 64  # answers at the same time
 HEADERS = {
     "Cache-Control": "no-store",
+    "Connection": "close",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
+    "Server": "mm3d",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -49,21 +59,30 @@ def find_reports(folder: Path) -> list[Path]:
     return [path.relative_to(folder) for path in found]
 
 
-class Server(ThreadingHTTPServer):
-    """A server for the files of a folder, under an address that cannot be guessed."""
-
-    daemon_threads = True
+class Server:
+    """A server for the files of a folder, under an address that cannot be guessed. Use it with `with`."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
         self.reports = find_reports(folder)
-        record = read_record(folder) or {}
-        self.failed = [record["exam"]] if {"exam", "failure"} <= set(record) else sorted(record.get("failures", {}))
+        self.failed = _failed_exams(read_record(folder) or {})
         self.token = secrets.token_urlsafe(24)
         try:
-            super().__init__((LOOPBACK, port), _Request)
+            self.socket = socket.create_server((LOOPBACK, port), backlog=MOST_WAITING)
         except (OSError, OverflowError) as error:
             raise InputError(f"Port {port} cannot be used ({error}); leave --port out, or choose another.") from error
+        self.port: int = self.socket.getsockname()[1]
+        self.waiting: dict[asyncio.StreamWriter, None] = {}  # connections without a complete request, the oldest first
+        self.sending = asyncio.Semaphore(MOST_SENDING)
+        self.loop = asyncio.new_event_loop()
+        self.ended = asyncio.Event()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.socket.close()
 
     @property
     def has_list(self) -> bool:
@@ -73,48 +92,85 @@ class Server(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """The address of the report, or of the list if there are several reports or failures."""
-        only = "" if self.has_list else quote(self.reports[0].as_posix())
-        return f"http://{LOOPBACK}:{self.server_port}/{self.token}/{only}"
+        only = "" if self.has_list else _link(self.reports[0])
+        return f"http://{LOOPBACK}:{self.port}/{self.token}/{only}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a browser that closes the connection."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+    def serve_forever(self) -> None:
+        """Answer requests until `shutdown` is called."""
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._listen())
 
+    async def _listen(self) -> None:
+        self.loop.set_exception_handler(lambda *_: None)  # a connection that broke
+        await asyncio.start_server(self._serve, sock=self.socket, limit=LARGEST_REQUEST, backlog=MOST_WAITING)
+        await self.ended.wait()
 
-class _Request(BaseHTTPRequestHandler):
-    server: Server
-    server_version = "mm3d"
-    sys_version = ""
+    def shutdown(self) -> None:
+        """End `serve_forever`, which runs in another thread."""
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(self.ended.set)
 
-    def do_GET(self) -> None:
-        path = self._path()
-        if path == "" and self.server.has_list:
-            content = _list(self.server).encode()
-            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", len(content), io.BytesIO(content))
-        elif path is not None and (found := _find_file(self.server.folder, path)):
-            with found.open("rb") as file:
-                self._answer(HTTPStatus.OK, _content_type(found), found.stat().st_size, file)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a request and its answer."""
+        self.waiting[writer] = None
+        if len(self.waiting) > MOST_WAITING:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.transport.abort()
+        try:
+            try:
+                async with asyncio.timeout(SECONDS_TO_ASK):
+                    request = await reader.readuntil(b"\r\n\r\n")
+            finally:
+                self.waiting.pop(writer, None)
+            async with self.sending, asyncio.timeout(SECONDS_TO_SEND):
+                await self._answer(request, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, RuntimeError):
+            writer.transport.abort()  # there is nobody to complain to
+        finally:
+            writer.close()
+
+    async def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+        path = self._requested_path(request)
+        if path == "" and self.has_list:
+            content = (await asyncio.to_thread(_list, self)).encode(errors="replace")
+            _write_head(writer, HTTPStatus.OK, "text/html; charset=utf-8", len(content))
+            writer.write(content)
+        elif path is not None and (found := await asyncio.to_thread(_find_file, self.folder, path)):
+            try:
+                file = found.open("rb")
+            except OSError:
+                _write_head(writer, HTTPStatus.NOT_FOUND, "text/plain", 0)
+                return
+            with file:
+                _write_head(writer, HTTPStatus.OK, _content_type(found), os.fstat(file.fileno()).st_size)
+                await writer.drain()
+                await self.loop.sendfile(writer.transport, file)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", 0, io.BytesIO())
+            _write_head(writer, HTTPStatus.NOT_FOUND, "text/plain", 0)
+        await writer.drain()
 
-    def _path(self) -> str | None:
-        """The path after the token; None if the token is wrong or the host has a foreign name."""
-        port = self.server.server_port
-        token, _, path = unquote(urlsplit(self.path).path).removeprefix("/").partition("/")
-        known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        local = self.headers.get("Host") in (f"{LOOPBACK}:{port}", f"localhost:{port}")
+    def _requested_path(self, request: bytes) -> str | None:
+        """The path after the token; None if the token is wrong, the host has a foreign name, or it is no request."""
+        first, *lines = request.decode("latin-1").split("\r\n")
+        method, _, rest = first.partition(" ")
+        target, _, version = rest.rpartition(" ")
+        hosts = [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.lower() == "host"]
+        if method != "GET" or not version.startswith("HTTP/1.") or len(hosts) != 1:
+            return None
+        try:
+            token, _, path = os.fsdecode(unquote_to_bytes(urlsplit(target).path)).removeprefix("/").partition("/")
+        except ValueError:  # no address at all
+            return None
+        known = secrets.compare_digest(os.fsencode(token), self.token.encode())
+        local = hosts[0] in (f"{LOOPBACK}:{self.port}", f"localhost:{self.port}")
         return path if known and local else None
 
-    def _answer(self, status: HTTPStatus, kind: str, size: int, content: BinaryIO) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Type": kind, "Content-Length": str(size)} | HEADERS).items():
-            self.send_header(name, value)
-        self.end_headers()
-        shutil.copyfileobj(content, self.wfile)
 
-    def log_message(self, *_: object) -> None:
-        """Log nothing: addresses contain the token and names of files."""
+def _write_head(writer: asyncio.StreamWriter, status: HTTPStatus, kind: str, size: int) -> None:
+    fields = {"Content-Type": kind, "Content-Length": str(size)} | HEADERS
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in fields.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
 
 
 def _find_file(folder: Path, path: str) -> Path | None:
@@ -122,8 +178,11 @@ def _find_file(folder: Path, path: str) -> Path | None:
     parts = path.split("/")
     if "\0" in path or any(part.startswith(".") for part in parts):
         return None
-    found = folder.joinpath(*parts).resolve()
-    return found if found.is_relative_to(folder) and found.is_file() else None
+    try:
+        found = folder.joinpath(*parts).resolve()
+        return found if found.is_relative_to(folder) and found.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, or a link that leads to itself
+        return None
 
 
 def _content_type(path: Path) -> str:
@@ -132,9 +191,13 @@ def _content_type(path: Path) -> str:
     return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
 
 
+def _link(path: Path) -> str:
+    return quote(os.fsencode(path.as_posix()))
+
+
 def _list(server: Server) -> str:
     items = (
-        f'<li><a href="{quote(path.as_posix())}">{html.escape(path.parent.as_posix())}</a>'
+        f'<li><a href="{_link(path)}">{html.escape(path.parent.as_posix())}</a>'
         f"{_describe_exam(read_record((server.folder / path).parent) or {})}</li>"
         for path in server.reports
     )
@@ -142,11 +205,19 @@ def _list(server: Server) -> str:
     return LIST.format(items="".join(items), failed=failed if server.failed else "")
 
 
+def _failed_exams(record: dict[str, Any]) -> list[str]:
+    """The exams that a record names as failed: the only one of its folder, or some of many."""
+    if {"exam", "failure"} <= set(record):
+        return [str(record["exam"])]
+    failures = record.get("failures")
+    return sorted(failures) if isinstance(failures, dict) else []
+
+
 def _describe_exam(record: dict[str, Any]) -> str:
     """What is beside the link to a report; nothing if it has no record, because it was written from Python."""
     try:
         score, marked, problems = float(record["score"]), int(record["marked"]), len(record.get("problems", ()))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return ""
     text = f": score {score:.2f}, {marked} mark{'s' * (marked != 1)}"
     text = f"{text}, {problems} problem{'s' * (problems != 1)}" if problems else text
@@ -159,10 +230,10 @@ def view(folder: Path, port: int, browser: bool) -> int:
         print(f"{server.address}\nCtrl-C ends it.", flush=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()  # before the browser, which may keep the terminal until it is closed
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             if browser:
                 webbrowser.open(server.address)
             thread.join()
-        except KeyboardInterrupt:
-            server.shutdown()
+        server.shutdown()
+        thread.join(timeout=5)
     return 0
