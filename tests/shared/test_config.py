@@ -70,8 +70,8 @@ def test_a_misspelt_choice_is_refused_when_made_in_python_too() -> None:
     ("changes", "said"),
     [
         ({"channels": 30, "attention_heads": 8}, "channels = 30 must be a multiple of attention_heads = 8"),
-        ({"proposals": 0}, "proposals = 0 must be at least 1"),
-        ({"heads": -1}, "heads = -1 must be at least 1"),
+        ({"proposals": 0}, "proposals = 0 must be from 1 to"),
+        ({"heads": -1}, "heads = -1 must be from 1 to"),
         ({"chunk": -1}, "chunk = -1 must be 0"),
         ({"backbone": {"widths": [1, 2]}}, "resnet needs 4 widths and 4 depths"),
         ({"backbone": {"widths": [30, 30, 30, 30], "norm": "group", "stem": 30}}, "must be multiples of 8"),

@@ -34,6 +34,8 @@ class Annotation:
     kind: str = ""  # mass, calcification, …, in the dataset's own words
 
     def __post_init__(self) -> None:
+        if len(self.box) != 4:
+            raise InputError(f"the box {self.box} of an annotation is not four numbers")
         x1, y1, x2, y2 = self.box
         if not (x1 < x2 and y1 < y2):
             raise InputError(f"the box {self.box} of an annotation has no area")

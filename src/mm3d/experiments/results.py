@@ -25,7 +25,7 @@ from mm3d.evaluate.truth import Truth, TruthView, read_truth
 from mm3d.experiments.cohorts import part_of
 from mm3d.experiments.spec import RunSpec, StudySpec
 from mm3d.output.predictions import Predictions
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_settings, replacing
 
@@ -272,7 +272,10 @@ def read_result(path: Path) -> Result:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a table")
+        return content
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist; run the study first.") from error
     except ValueError as error:

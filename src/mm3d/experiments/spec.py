@@ -4,7 +4,6 @@ A run is a point on the four axes of docs/design.md (input, fusion, start, data)
 """
 
 import re
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from mm3d.data.records import Modality
 from mm3d.model.config import FusionName
 from mm3d.phantom.run import VERSION as TRIAL_VERSION
 from mm3d.phantom.trial import Trial
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_toml, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.train.config import DENSE, RANDOM, make_config
 
@@ -337,7 +336,7 @@ def read_study(name: str) -> StudySpec:
         known = ", ".join(sorted(file.stem for file in STUDIES.glob("*.toml")))
         raise InputError(f"there is no study {name}; give a .toml file, or one of those that come with mm3d: {known}.")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not TOML ({error}); correct it.") from error
     if "name" in content:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mm3d.data.datasets.assemble import keys_of_rows, read_blocks, read_rows
 from mm3d.data.records import KEY, Key, Laterality, Modality, Position, is_view
 from mm3d.shared.collector import paused_collector
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 from mm3d.shared.spreadsheet import write_rows
@@ -320,7 +320,7 @@ def _text(number: float | None) -> str:
 def read_json(path: Path) -> Predictions:
     """Read our JSON."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); write it again.") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:

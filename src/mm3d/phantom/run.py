@@ -25,7 +25,7 @@ from mm3d.data.records import Breast, Cohort
 from mm3d.phantom.dicom import display_window, write_view
 from mm3d.phantom.imaging import SyntheticView
 from mm3d.phantom.trial import Trial, render_breast
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, to_dict
 from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, replacing, save_json
@@ -187,7 +187,7 @@ def _read_record(folder: Path, index: int) -> Record | None:
     """The record of a breast. None if the breast is not made, or if a file of it is missing or damaged."""
     path = _record_path(folder, index)
     try:
-        record = from_dict(Record, json.loads(path.read_text()), str(path))
+        record = from_dict(Record, parse_json(path.read_text()), str(path))
     except (OSError, ValueError, InputError):
         return None
     files = [folder / file for view in record.breast.views for file in view.files]

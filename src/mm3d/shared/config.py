@@ -5,6 +5,9 @@ A message grows on its way up: each level puts its part of the place in front, s
 
 import difflib
 import functools
+import json
+import reprlib
+import tomllib
 import types
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
@@ -13,6 +16,42 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from mm3d.shared.errors import InputError
 
 T = TypeVar("T")
+DEEPEST = 50  # how deep tables and lists of any content may be nested
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = _shortener.maxother = _shortener.maxlong = 60
+
+
+def parse_json(text: str) -> Any:
+    """`json.loads` of a text that nobody vouches for: one that is nested without end is a ValueError, too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """`tomllib.loads`, likewise."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def is_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than anything that mm3d writes, so that functions cannot follow it."""
+    level = [value]
+    for _ in range(DEEPEST):
+        items = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = [inner for item in items for inner in item]
+        if not level:
+            return False
+    return True
+
+
+def show(value: Any) -> str:
+    """A wrong value for a message: shortened, because a file may have one of any length."""
+    return _shortener.repr(value)
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:
@@ -56,7 +95,11 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def _convert(hint: Any, value: Any) -> Any:
     """Check a value against the type of its field; lists become tuples, integers floats, tables dataclasses."""
-    if type(value) is hint or hint is Any:
+    if hint is Any:
+        if is_deep(value):
+            raise InputError(" is nested too deep.")
+        return value
+    if type(value) is hint:
         return value
     origin, args = _parts(hint)
     if origin in (Union, types.UnionType):  # X | None
@@ -67,24 +110,24 @@ def _convert(hint: Any, value: Any) -> Any:
         return _convert_table(hint, value)
     if origin is dict:
         if not isinstance(value, dict):
-            raise InputError(f" must be a table, not {value!r}.")
+            raise InputError(f" must be a table, not {show(value)}.")
         return {key: _convert(args[1], item) for key, item in value.items()}
     if origin is Literal:
         if value not in args:
-            raise InputError(f" must be one of {', '.join(map(str, args))}, not {value!r}.")
+            raise InputError(f" must be one of {', '.join(map(str, args))}, not {show(value)}.")
         return value
     if hint is Path:
         return value if isinstance(value, Path) else Path(_convert(str, value))
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) < 2**1023:  # a larger one is no float
         return float(value)
     if not isinstance(value, hint) or isinstance(value, bool):
-        raise InputError(f" must be of type {hint.__name__}, not {value!r}.")
+        raise InputError(f" must be of type {hint.__name__}, not {show(value)}.")
     return value
 
 
 def _convert_list(hint: Any, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise InputError(f" must be a list, not {value!r}.")
+        raise InputError(f" must be a list, not {show(value)}.")
     items: list[Any] = []
     try:
         for item in value:

@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from mm3d.shared.config import is_deep, parse_json
 from mm3d.shared.errors import InputError
 
 NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # what a file system says that cannot reserve room
@@ -184,7 +185,9 @@ def check_folder(
     if not path.is_file():
         return None
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(before, dict) or is_deep(before):
+            raise ValueError
     except ValueError as error:
         raise InputError(f"{path} is damaged; {remedy}.") from error
     check_settings(folder, before, settings, may_differ, remedy)

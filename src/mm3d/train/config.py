@@ -1,8 +1,6 @@
 """The settings of a training. docs/training.md explains them to users; mm3d/configs has examples."""
 
-import json
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ from mm3d.data.inputs import InputName
 from mm3d.model.config import BACKBONES, PRESETS, ModelConfig, PrecisionName
 from mm3d.model.losses import LossWeights
 from mm3d.model.weights import find, has_only_body, read_header
-from mm3d.shared.config import check, from_dict, to_dict
+from mm3d.shared.config import check, from_dict, is_deep, parse_json, parse_toml, show, to_dict
 from mm3d.shared.errors import InputError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -246,9 +244,11 @@ def read_config(path: Path, overrides: Sequence[str] = (), start: str | None = N
         raise InputError(f"{path} does not exist; give a configuration, or one of those that come with mm3d: {known}.")
     try:
         text = path.read_text(encoding="utf-8")
-        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        settings = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         raise InputError(f"{path} is not {path.suffix[1:].upper()} ({error}); correct it.") from error
+    if not isinstance(settings, dict) or is_deep(settings):
+        raise InputError(f"{path} is not a table of settings, or is nested too deep; correct it.")
     for key, value in parse_overrides(overrides):
         _set(settings, key, value)
     if start is not None:
@@ -282,8 +282,9 @@ def _model_settings(given: dict[str, Any], base: ModelConfig | None, only_body: 
     """
     preset, backbone = given.get("preset"), given.get("backbone")
     for name, value, known in (("preset", preset, PRESETS), ("backbone", backbone, BACKBONES)):
-        if value is not None and not isinstance(value, dict) and value not in known:
-            raise InputError(f"{where}: 'model': {name} must be one of {', '.join(known)}, not {value!r}.")
+        is_own = name == "backbone" and isinstance(value, dict)
+        if value is not None and not is_own and value not in list(known):
+            raise InputError(f"{where}: 'model': {name} must be one of {', '.join(known)}, not {show(value)}.")
     of_body = {name: to_dict(base)[name] for name in OF_BODY} if base is not None and only_body else {}
     if preset is not None or base is None:
         base = PRESETS[preset or "paper"]
@@ -306,8 +307,8 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         if text is None:
             raise InputError(f"--{key} has no value; write --{key} value.")
         try:
-            pairs.append((key, tomllib.loads(f"value = {text}")["value"]))
-        except tomllib.TOMLDecodeError:
+            pairs.append((key, parse_toml(f"value = {text}")["value"]))
+        except ValueError:
             pairs.append((key, text))  # a word, such as a path
     return pairs
 

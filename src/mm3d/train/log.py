@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from mm3d.shared.config import parse_json
 from mm3d.shared.console import Console
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -38,9 +39,11 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
-            lines.append(json.loads(text))
+            line = parse_json(text)
         except ValueError:
             continue
+        if isinstance(line, dict):
+            lines.append(line)
     return lines
 
 

@@ -6,7 +6,7 @@ before it is kept. It holds no random state: order, augmentation and the generat
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,35 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from mm3d.model.weights import BODY, save_tensors
+from mm3d.shared.config import from_dict, parse_json
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import remove_partial
 from mm3d.train.config import OptimiserConfig
 
 CHECKPOINTS = "checkpoints"
 HEADER = "mm3d-training"
-IN_HEADER = ("step", "best", "best_step", "worse", "stopped", "figures")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # of AdamW, for each parameter
 KEPT = 2
 
 
-@dataclass
-class State:
+@dataclass(kw_only=True)
+class Progress:
+    """How far a training is: the header of its checkpoints."""
+
+    step: int = 0  # steps done
+    best: float | None = None  # the deciding figure of the best validation
+    best_step: int = 0  # its step
+    worse: int = 0  # validations since then
+    stopped: bool = False  # whether early stopping has ended the training
+    figures: dict[str, Any] = field(default_factory=dict)  # all figures of the best validation: numbers
+
+    def __post_init__(self) -> None:
+        if min(self.step, self.best_step, self.worse) < 0:
+            raise InputError("steps and validations cannot be negative.")
+
+
+@dataclass(kw_only=True)
+class State(Progress):
     """What learns, where it is kept, and how far it is."""
 
     learner: Any  # DetectorLearner or DenseLearner: a module that returns its loss, and predicts
@@ -36,12 +52,6 @@ class State:
     average: AveragedModel | None  # the moving average of the learner, if there is one
     folder: Path  # of the run, or of its dense stage
     provenance: dict[str, Any]  # what weights files say of the training
-    step: int = 0  # steps done
-    best: float | None = None  # the deciding figure of the best validation
-    best_step: int = 0  # its step
-    worse: int = 0  # validations since then
-    stopped: bool = False  # whether early stopping has ended the training
-    figures: dict[str, float] = field(default_factory=dict)  # all figures of the best validation
 
     @property
     def result(self) -> Any:
@@ -58,7 +68,8 @@ def make_state(
 ) -> State:
     """The state before the first step. `new` has the names of the detector's tensors that the start weights lack."""
     average = make_average(learner, config.ema) if config.ema else None
-    return State(learner, make_optimiser(learner, config, new), average, folder, provenance)
+    optimiser = make_optimiser(learner, config, new)
+    return State(learner=learner, optimiser=optimiser, average=average, folder=folder, provenance=provenance)
 
 
 def make_optimiser(model: nn.Module, config: OptimiserConfig, new: Collection[str] = ()) -> torch.optim.AdamW:
@@ -104,7 +115,7 @@ def save_checkpoint(state: State) -> None:
             tensors[f"optimiser/{name}/{moment}"] = tensor
     if state.average is not None:
         tensors |= {f"average/{name}": tensor for name, tensor in state.average.module.state_dict().items()}
-    header = json.dumps({name: getattr(state, name) for name in IN_HEADER})
+    header = json.dumps({item.name: getattr(state, item.name) for item in fields(Progress)})
     try:
         save_tensors(tensors, state.folder / CHECKPOINTS / f"step-{state.step:08d}.safetensors", {HEADER: header})
     except InputError as error:
@@ -125,16 +136,16 @@ def load_checkpoint(state: State) -> list[str]:
     for path in reversed(find_checkpoints(state.folder)):
         try:
             with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})[HEADER])
+                header = parse_json((file.metadata() or {})[HEADER])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             notes.append(f"{path} is damaged ({error}); the checkpoint before it is used.")
             continue
         try:
             _load_tensors(state, tensors)
-            for name in IN_HEADER:
-                setattr(state, name, header[name])
-        except (RuntimeError, KeyError) as error:
+            for name, value in vars(from_dict(Progress, header, "its header")).items():
+                setattr(state, name, value)
+        except (RuntimeError, KeyError, InputError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{path} is of another model or version of mm3d ({reason}); start again with another -o."

@@ -17,7 +17,6 @@ fields. Columns in brackets may be left out; --columns gives them other names.
     [split]         train, validation or test
 """
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from PIL import Image
 from mm3d.data.datasets.assemble import POSITIONS, SEVERITY, SIDES, CohortBuilder, Entry, decode, read_rows, reporting
 from mm3d.data.picture import SUFFIXES
 from mm3d.data.records import Annotation, Cohort, Label, Laterality, Modality, Picture, Position, View, is_view
+from mm3d.shared.config import parse_json
 from mm3d.shared.errors import InputError
 
 Row = dict[str, str]
@@ -184,7 +184,7 @@ def _read_annotations(rows: list[Row], label: Label | None, modality: Modality) 
 
 def _read_boxes(row: Row) -> list[tuple[float, float, float, float]]:
     """The boxes of a row, x1, y1, x2, y2."""
-    boxes: list[Any] = json.loads(row["boxes"]) if row.get("boxes") else []
+    boxes: list[Any] = _parse_list(row["boxes"]) if row.get("boxes") else []
     corners, sizes = ([row.get(name, "") for name in names] for names in CORNERS)
     if any(corners):
         boxes.append(corners)
@@ -196,6 +196,16 @@ def _read_boxes(row: Row) -> list[tuple[float, float, float, float]]:
         x1, y1, x2, y2 = map(_number, box)
         read.append((x1, y1, x2, y2))
     return read
+
+
+def _parse_list(text: str) -> list[Any]:
+    try:
+        boxes = parse_json(text)
+    except ValueError as error:
+        raise InputError(f"its boxes are not JSON ({error})") from error
+    if not isinstance(boxes, list) or not all(isinstance(box, list) and len(box) == 4 for box in boxes):
+        raise InputError("its boxes are not a list of boxes [x1, y1, x2, y2]")
+    return boxes
 
 
 def _number(value: Any) -> float:
@@ -214,7 +224,7 @@ def _read_coco(path: Path) -> list[Row]:
     Where a category is called malignant, benign or cancer, this is the box's pathology; it always is the box's kind.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         categories = {entry["id"]: str(entry["name"]) for entry in content.get("categories", [])}
         boxes: dict[Any, list[Row]] = {}
         for entry in content.get("annotations", []):

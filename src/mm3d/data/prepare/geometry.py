@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mm3d.data.records import Annotation
-from mm3d.shared.config import check
+from mm3d.shared.config import check, show
 from mm3d.shared.errors import InputError
 
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2
+
+
+LARGEST = 1_000_000_000  # pixels of a prepared view; weights say how large theirs must be, and may be of anybody
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class PrepareSettings:
         for name in ("width", "length", "slices"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1.")
+        if self.width * self.length * self.slices > LARGEST:
+            raise InputError(
+                f"{self.slices} slices of {self.length} x {self.width} pixels are more than {LARGEST:,} pixels."
+            )
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,12 @@ class Geometry:
     width: int
     stored_slices: int
     slices: int  # S of the prepared view
+
+    def __post_init__(self) -> None:
+        if len(self.crop) != 4 or not (self.crop[0] < self.crop[2] and self.crop[1] < self.crop[3]):
+            raise InputError(f"the crop {show(self.crop)} is not a box")
+        if min(self.height, self.width, self.stored_slices, self.slices) < 1 or self.slices > self.stored_slices:
+            raise InputError("the sizes are not those of a prepared view")
 
     @property
     def scale(self) -> tuple[float, float]:

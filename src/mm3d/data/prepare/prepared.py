@@ -12,6 +12,8 @@ A key is a hash of the source files and of the settings. Views that were made wi
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from mm3d.data.dicom.header import Header
 from mm3d.data.prepare.geometry import Geometry, PrepareSettings
 from mm3d.data.records import Annotation, Breast, Cohort, Problem, View
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_settings, finish_file, refuse_files, replacing, reserve_room, save_json
 from mm3d.shared.spreadsheet import write_rows
@@ -30,6 +32,8 @@ from mm3d.shared.spreadsheet import write_rows
 VERSION = 1  # of the preparation; it is part of the keys
 SYNTHETIC = "These breasts are synthetic: nothing measured on them is a clinical result."  # a note of virtual trials
 LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
+KEY = re.compile("[0-9a-zA-Z]+")
+REMEDY = "make it again with 'mm3d prepare' or 'mm3d phantom'"
 MANIFEST = (
     *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
     *("findings", "malignant_findings", "slices", "height", "width", "file"),
@@ -62,12 +66,15 @@ class PreparedView:
 
     def image(self) -> NDArray[np.unsignedinteger]:
         """(S, H, W), memory-mapped: only what is touched is read."""
+        geometry = self.file.geometry
         try:
-            return np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+            image = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+            shape = (geometry.slices, geometry.height, geometry.width)
+            if image.shape != shape or image.dtype not in (np.uint8, np.uint16):
+                raise ValueError(f"its pixels are {image.dtype} {image.shape}, not {shape}")
+            return image
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{self.pixels} is missing or damaged ({error}); make it again with 'mm3d prepare' or 'mm3d phantom'."
-            ) from error
+            raise InputError(f"{self.pixels} is missing or damaged ({error}); {REMEDY}.") from error
 
     def annotations(self) -> tuple[Annotation, ...] | None:
         """The view's annotations in the model's frame."""
@@ -162,7 +169,7 @@ def read_view(folder: Path, key: str, view: View) -> PreparedView:
     path = folder / "views" / f"{key}.json"
     if not is_prepared(folder, key):
         raise InputError(f"{path} or its pixels are missing or damaged; run 'mm3d prepare' again to make them.")
-    return PreparedView(view, from_dict(ViewFile, json.loads(path.read_text()), str(path)), path.with_suffix(".npy"))
+    return PreparedView(view, from_dict(ViewFile, _read_json(path), str(path)), path.with_suffix(".npy"))
 
 
 # All views of a folder
@@ -177,7 +184,7 @@ def check_output(folder: Path, name: str) -> None:
         refuse_files(folder, LISTS, "'mm3d prepare'")
         return
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         content = None
     if not isinstance(content, dict) or not {"version", "name", "breasts"} <= set(content):
@@ -220,7 +227,8 @@ def _manifest_row(breast: Breast, view: PreparedView) -> tuple[Any, ...]:
 
 def read_notes(folder: Path) -> list[str]:
     """What a user must know of the labels or images of a prepared folder."""
-    return _read_content(folder).get("notes", [])
+    notes = _read_content(folder).get("notes", [])
+    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def read_breasts(folder: Path) -> list[PreparedBreast]:
@@ -235,15 +243,37 @@ def read_breasts(folder: Path) -> list[PreparedBreast]:
     Its breasts, each with its prepared views. Pixels are not read.
     """
     breasts = []
-    for data in _read_content(folder)["breasts"]:
-        for view in data["views"]:
-            if "findings" in view:  # the name in folders that mm3d 0.1 prepared
-                view["annotations"] = view.pop("findings")
-        keys = [view.pop("key") for view in data["views"]]
+    for data, keys in _read_content_of_breasts(folder):
         breast = from_dict(Breast, data, str(folder / "cohort.json"))
         views = (read_view(folder, key, view) for key, view in zip(keys, breast.views, strict=True))
         breasts.append(PreparedBreast(breast, tuple(views)))
     return breasts
+
+
+def _read_content_of_breasts(folder: Path) -> Iterator[tuple[Any, list[str]]]:
+    """What cohort.json says of each breast, and the keys of its views."""
+    try:
+        for data in _read_content(folder)["breasts"]:
+            for view in data["views"]:
+                if "findings" in view:  # the name in folders that mm3d 0.1 prepared
+                    view["annotations"] = view.pop("findings")
+            keys = [view.pop("key") for view in data["views"]]
+            if not all(KEY.fullmatch(key) for key in keys):  # it becomes the name of a file
+                raise ValueError
+            yield data, keys
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder / 'cohort.json'} is damaged; {REMEDY}.") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """One of the tables of a prepared folder."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a table")
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); {REMEDY}.") from error
+    return content
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
@@ -251,7 +281,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         what = "is not a prepared folder: it has no cohort.json" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; make it with 'mm3d prepare', or 'mm3d phantom --format prepared'.")
-    content = json.loads(path.read_text())
+    content = _read_json(path)
     if content.get("version") != VERSION:
         raise InputError(f"{path} was written by another version of mm3d; prepare the dataset again.")
     return content
