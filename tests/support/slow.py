@@ -8,6 +8,7 @@ SLOW = {
     "test_dicom_report",
     "test_dicom_write",
     "test_full_size",
+    "test_hostile_weights",
     "test_int8",
     "test_other_systems",
     "test_phantom",

@@ -48,13 +48,12 @@ def _describe_weights(path: Path) -> dict[str, Any]:
 def _describe_training(provenance: dict[str, Any]) -> str:
     """What weights were trained on, and how good they are in their study."""
     trained = f"trained on input {provenance.get('input', 'unknown')}"
-    study = provenance.get("study")
-    if study is None:
+    try:
+        study = provenance["study"]
+        recall, auc = study["figures"]["recall@0.25"], study["figures"]["auc"]
+        return f"{trained}; R@0.25 {recall:.2f}, AUC {auc:.2f} ({study['study']}, {study['run']})"
+    except (KeyError, TypeError, ValueError):  # it is of no study
         return trained
-    figures = study["figures"]
-    return (
-        f"{trained}; R@0.25 {figures['recall@0.25']:.2f}, AUC {figures['auc']:.2f} ({study['study']}, {study['run']})"
-    )
 
 
 def _list_weights(described: list[dict[str, Any]]) -> str:

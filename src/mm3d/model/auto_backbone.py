@@ -62,8 +62,10 @@ def build_network(name: str, settings: dict[str, Any]) -> nn.Module:
         described = AutoConfig.for_model(name, **settings, out_features=stages[-4:])
         described = described.from_dict(json.loads(described.to_json_string()))  # some need lists, and have tuples
         network: nn.Module = AutoBackbone.from_config(described)
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0][:100]
+    except InputError:
+        raise
+    except Exception as error:  # whatever its settings do to an unknown network
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
         raise InputError(
             f"transformers cannot build the backbone {name} with these settings ({reason}); give a model type such as "
             "convnext, and settings that it has."

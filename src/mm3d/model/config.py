@@ -1,12 +1,20 @@
 """The settings of a model. They are plain data: a weights file carries them as JSON."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mm3d.shared.config import check
+from mm3d.shared.config import check, show
 from mm3d.shared.errors import InputError
 
 GROUPS = 8  # of GroupNorm
+# The largest values of settings. A weights file is made by others, and may ask for a model without end.
+LARGEST = {
+    **{"channels": 4096, "proposals": 10_000, "heads": 100, "attention_heads": 256, "dynamic_channels": 4096},
+    **{"feedforward": 65_536, "slices": 1000, "widths": 16_384, "depths": 200, "stem": 4096},
+}
+LARGEST_SETTING = 100_000  # of any number in the settings of a backbone of `transformers`
 EngineName = Literal["torch", "openvino"]
 FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
 PrecisionName = Literal["auto", "float32", "bfloat16"]
@@ -41,17 +49,33 @@ class BackboneConfig:
         if (self.family == "auto") != bool(self.name) or (self.settings and not self.name):
             raise InputError("backbone.name and backbone.settings belong to family = auto, which needs a name.")
         if self.family == "auto":
+            if any(abs(number) > LARGEST_SETTING for number in _find_numbers(self.settings)):
+                raise InputError(f"backbone.settings has a number beyond {LARGEST_SETTING:,}.")
             return
         has_batch_norm = self.family != "pvt_v2_li"
-        if has_batch_norm and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths)):
+        inner = [width // 4 for width in self.widths if self.family == "resnet" and self.layer == "bottleneck"]
+        if has_batch_norm and self.norm == "group" and any(w % GROUPS for w in (self.stem, *self.widths, *inner)):
             raise InputError(
-                f"With norm = group, stem {self.stem} and widths {self.widths} must be multiples of {GROUPS}."
+                f"With norm = group, stem {self.stem} and widths {self.widths} must be multiples of {GROUPS}, and of "
+                f"{4 * GROUPS} with bottlenecks."
             )
         parts = 7 if self.family == "efficientnet_lite" else 4
         if len(self.widths) != parts or len(self.depths) != parts:
             raise InputError(
                 f"{self.family} needs {parts} widths and {parts} depths, not {self.widths} and {self.depths}."
             )
+        for name, numbers in (("widths", self.widths), ("depths", self.depths), ("stem", (self.stem,))):
+            if not all(1 <= number <= LARGEST[name] for number in numbers):
+                raise InputError(f"backbone.{name} must be from 1 to {LARGEST[name]:,}.")
+
+
+def _find_numbers(value: Any) -> Iterator[float]:
+    """The numbers in tables and lists. One that is none counts as infinite."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _find_numbers(item)
+    elif isinstance(value, int | float):
+        yield value if math.isfinite(value) else math.inf
 
 
 # The named backbones. "small" is for CPUs and trains from scratch.
@@ -118,13 +142,15 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        for name in ("channels", "proposals", "heads", "attention_heads", "dynamic_channels", "feedforward", "slices"):
+            if not 1 <= getattr(self, name) <= LARGEST[name]:
+                raise InputError(f"{name} = {show(getattr(self, name))} must be from 1 to {LARGEST[name]:,}.")
+        if not (0 < self.canonical_box < math.inf and 0 < self.pixel_std < math.inf and math.isfinite(self.pixel_mean)):
+            raise InputError("canonical_box and pixel_std must be above 0, and pixel_mean a number.")
         if self.channels % self.attention_heads:
             raise InputError(
                 f"channels = {self.channels} must be a multiple of attention_heads = {self.attention_heads}."
             )
-        for name in ("channels", "proposals", "heads", "attention_heads", "dynamic_channels", "feedforward", "slices"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} = {getattr(self, name)} must be at least 1.")
         if self.chunk < 0:
             raise InputError(f"chunk = {self.chunk} must be 0 (as many as fit) or more.")
 

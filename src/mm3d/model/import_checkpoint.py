@@ -19,8 +19,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mm3d.model.checkpoint_file import check_file
 from mm3d.model.config import BackboneConfig, ModelConfig
 from mm3d.model.detector import Detector
+from mm3d.model.empty import limit_size
 from mm3d.model.import_backbone import (
     NOT_A_WEIGHT,
     Rules,
@@ -107,6 +109,7 @@ PVT_TO_OURS: Rules = [
 # Tensors that are not weights: counters, and image statistics, which our configuration holds.
 NOT_WEIGHTS = ("num_batches_tracked", "pixel_mean", "pixel_std")
 ARCHIVES = (".whl", ".zip", ".tgz", ".gz", ".tar")  # as packages are downloaded
+MOST_SHARED = 4  # times that a number of the file may count, because tensors may share them
 TOLERANCE = 1e-3  # of a backbone's features; rounding alone makes about 1e-5
 
 
@@ -135,7 +138,8 @@ def import_checkpoint(path: Path | str) -> Import:
     family, translation, sha256 = _read_translated(path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # new tensors start the same every time: one checkpoint gives one imported file
-        model = Detector(translation.config)
+        with limit_size():
+            model = Detector(translation.config)
     transfer = _load_state(path, family, model, translation)
     return Import(model, family, sha256, transfer, check_stages(path, model, translation))
 
@@ -152,10 +156,15 @@ def _read_translated(path: Path) -> tuple[Family, Translation, str]:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     family = _find_family(path, source)
-    if family == "EfficientNet-Lite":
-        return family, translate_efficientnet(path, source), sha256
-    state, dropped = _translate(family, source)
-    return family, Translation(_find_config(path, family, state), state, dropped), sha256
+    try:
+        if family == "EfficientNet-Lite":
+            return family, translate_efficientnet(path, source), sha256
+        state, dropped = _translate(family, source)
+        return family, Translation(_find_config(path, family, state), state, dropped), sha256
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise InputError(
+            f"{path} looks like {family}, but has tensors of other shapes; give a checkpoint as it was published."
+        ) from error
 
 
 def _load_state(path: Path, family: Family, model: Detector, translation: Translation) -> Transfer:
@@ -171,6 +180,7 @@ def _load_state(path: Path, family: Family, model: Detector, translation: Transl
     problems = {
         "has names that are not understood": [name for name in state if name not in own],
         "lacks": [name for name in own if name not in state and name not in is_new],
+        "holds tensors of whole numbers": [name for name, tensor in state.items() if not tensor.is_floating_point()],
         "holds values that are not numbers": [name for name, tensor in state.items() if not tensor.isfinite().all()],
     }
     for problem, names in problems.items():
@@ -237,11 +247,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} is an archive; unpack it, and give the .pth, .safetensors or model.json in it.")
     if path.suffix == ".bin" and (path.parent / "model.json").is_file():
         raise InputError(f"{path} is a part of a network of Keras; give the model.json beside it.")
-    damaged = InputError(f"{path} is damaged or no checkpoint at all; download it again.")
-    with path.open("rb") as file:
-        start = file.read(2)
-    if path.suffix != ".safetensors" and start != b"PK" and start[:1] != b"\x80":
-        raise damaged  # neither torch's archive nor a pickle: perhaps a web page
+    if path.suffix != ".safetensors":
+        check_file(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -254,7 +261,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             "import that."
         ) from error
     except Exception as error:  # any exception means a damaged file
-        raise damaged from error
+        raise InputError(f"{path} is damaged or no checkpoint at all; download it again.") from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -263,6 +270,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     )
     if not is_state or not content:
         raise InputError(f"{path} holds no state dict; give a checkpoint as it was published.")
+    # A tensor may be a view that repeats a few numbers without end, and computing with it would write them all out.
+    if sum(tensor.numel() * tensor.element_size() for tensor in content.values()) > MOST_SHARED * path.stat().st_size:
+        raise InputError(f"{path} holds tensors that are larger than the file; give a checkpoint as it was published.")
     return {name.removeprefix("module."): tensor for name, tensor in content.items()}  # the prefix is DDP's
 
 

@@ -6,7 +6,6 @@ pictures from 0 to 255, in BGR, less a mean colour.
 """
 
 import hashlib
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -20,11 +19,14 @@ from torch import Tensor
 from mm3d.model.config import BackboneConfig, ModelConfig
 from mm3d.model.import_backbone import CLASSIFIER, Translation
 from mm3d.model.weights import BODY
+from mm3d.shared.config import parse_json
 from mm3d.shared.errors import InputError
 
 MEAN_COLOUR = (103.939, 116.779, 123.68)  # blue, green, red
 MEAN_GREY = sum(MEAN_COLOUR) / 3
 OUR_EPS = 1e-5  # of the BatchNorm of our ResNet
+MOST_LAYERS = 1000  # a ResNet-152 has about 500
+MOST_PADDING = 16  # pixels; the ResNets have up to 3
 BLOCK = re.compile(r"res(\d)([a-z])_branch(1|2[abc])")
 
 
@@ -40,9 +42,12 @@ class KerasNetwork:
 def read_network(path: Path) -> KerasNetwork:
     """Read a model.json and the files beside it."""
     try:
-        described = json.loads(path.read_text(encoding="utf-8"))
+        described = parse_json(path.read_text(encoding="utf-8"))
         layers = described["modelTopology"]["model_config"]["config"]["layers"]
+        if not all(type(layer["name"]) is str and type(layer["config"]) is dict for layer in layers):
+            raise ValueError
         groups = [(group["paths"], group["weights"]) for group in described["weightsManifest"]]
+        _check_parts(path, [name for files, _ in groups for name in files], len(layers))
         is_plain = all(entry["dtype"] == "float32" and "quantization" not in entry for _, w in groups for entry in w)
         tensors: dict[str, Tensor] = {}
         digest = hashlib.sha256()
@@ -53,11 +58,18 @@ def read_network(path: Path) -> KerasNetwork:
                 raise InputError(f"{path} does not fit its files of weights, or they are not float32; download again.")
             values = torch.frombuffer(content, dtype=torch.float32).split([math.prod(e["shape"]) for e in entries])
             tensors |= {e["name"]: part.view(e["shape"]) for e, part in zip(entries, values, strict=True)}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(
             f"{path} does not describe a network of Keras for TensorFlow.js; give its model.json."
         ) from error
     return KerasNetwork(layers, tensors, digest.hexdigest())
+
+
+def _check_parts(path: Path, names: list[str], layer_count: int) -> None:
+    """Each file is read once, so that a description has no more numbers than its files."""
+    parts = [Path(name).name for name in names]
+    if len(set(parts)) < len(parts) or layer_count > MOST_LAYERS:
+        raise InputError(f"{path} names a file twice, or has over {MOST_LAYERS} layers; give the published file.")
 
 
 def _read_part(path: Path, name: str) -> bytes:
@@ -166,6 +178,8 @@ def _apply(layer: dict[str, Any], inputs: list[Tensor], tensors: dict[str, Tenso
             return 255 * x - torch.tensor(MEAN_COLOUR)[:, None, None]
         case "ZeroPadding2D":
             (top, bottom), (left, right) = config["padding"]
+            if max(top, bottom, left, right) > MOST_PADDING:
+                raise ValueError
             frame = _frame() if x.shape[1] == 3 else torch.zeros(())
             return F.pad(x - frame, (left, right, top, bottom)) + frame
         case "Conv2D":

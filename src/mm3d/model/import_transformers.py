@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mm3d.model.auto_backbone import build_network
+from mm3d.model.checkpoint_file import check_file
 from mm3d.model.config import BackboneConfig, ModelConfig
 from mm3d.model.import_backbone import COUNTER, NOT_A_WEIGHT, Translation
 from mm3d.model.weights import BODY
@@ -42,8 +43,10 @@ def translate_pretrained(path: Path) -> tuple[Translation, str]:
     from transformers import AutoConfig
 
     name = str(path).removeprefix(HUB)
+    for pickled in sorted(path.glob("*.bin")) if path.is_dir() else ():
+        check_file(pickled)
     try:
-        found = AutoConfig.from_pretrained(name)
+        found = AutoConfig.from_pretrained(name, trust_remote_code=False)
         settings = {key: value for key, value in found.to_diff_dict().items() if key not in NOT_SETTINGS}
         settings = json.loads(json.dumps(settings))
         network, lacking = _load(name, found.model_type, settings)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from mm3d.model.config import ModelConfig
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, show, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
@@ -123,7 +123,7 @@ def load(path: Path | str, chunk: int | None = None) -> "Detector":
     Detector
         On the CPU, in training mode.
     """
-    from mm3d.model.empty import build_empty
+    from mm3d.model.empty import build_empty, limit_size
     from mm3d.model.int8 import CONSTANTS, GRAPH, Int8Backbone
 
     path = Path(path)
@@ -132,13 +132,19 @@ def load(path: Path | str, chunk: int | None = None) -> "Detector":
         raise InputError(
             f"{path} has only the body of a backbone; start a training from it: mm3d train --start {path}."
         )
-    model = build_empty(config if chunk is None else replace(config, chunk=chunk))
     state = _read_tensors(path)
+    try:
+        with limit_size(sum(tensor.numel() for tensor in state.values())):
+            model = build_empty(config if chunk is None else replace(config, chunk=chunk))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (ValueError, RuntimeError) as error:  # sizes that do not go together
+        raise InputError(f"{path} describes a model that cannot be built; write it again.") from error
     if {GRAPH, CONSTANTS} <= state.keys():
         model.backbone = Int8Backbone(model.backbone, state[GRAPH], state[CONSTANTS])
-    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if {name: tensor.shape for name, tensor in state.items()} != expected:
-        wrong = sorted(set(expected) ^ set(state)) or [n for n in expected if state[n].shape != expected[n]]
+    expected, found = _describe_tensors(model.state_dict()), _describe_tensors(state)
+    if found != expected:
+        wrong = sorted(set(expected) ^ set(state)) or [name for name in expected if found[name] != expected[name]]
         raise InputError(f"{path} is damaged: its tensors do not fit its own header ({', '.join(wrong[:3])}, …).")
     model.load_state_dict(state)
     return model
@@ -165,6 +171,9 @@ def start_from(model: "Detector", path: Path | str) -> Transfer:
                 "(and slices, with fusion mlp)."
             )
     shared = {name: tensor for name, tensor in state.items() if name in own}
+    whole = [name for name in shared if shared[name].is_floating_point() != own[name].is_floating_point()]
+    if whole:
+        raise InputError(f"{path} is damaged: {whole[0]} holds whole numbers; download or write it again.")
     if not shared:
         raise InputError(f"{path} shares no tensor with this model; use weights of the same kind of model.")
     model.load_state_dict(shared, strict=False)
@@ -185,11 +194,14 @@ def read_header(path: Path | str) -> WeightsHeader:
         raise InputError(
             f"{path} was not written by mm3d; bring weights of other projects in with 'mm3d import-weights'."
         )
-    content = json.loads(metadata[HEADER])
-    if content.get("format") != FORMAT:
-        raise InputError(f"{path} has format {content.get('format')}; this mm3d reads format {FORMAT}: update mm3d.")
-    config = from_dict(ModelConfig, content["config"], f"{path}: config")
-    return WeightsHeader(config, content["provenance"], content["intended_use"], content["format"])
+    try:
+        content = parse_json(metadata[HEADER])
+    except ValueError as error:
+        raise InputError(f"{path} has a damaged header ({error}); download or write it again.") from error
+    if isinstance(content, dict) and content.get("format") != FORMAT:
+        number = show(content.get("format"))
+        raise InputError(f"{path} has format {number}; this mm3d reads format {FORMAT}: update mm3d.")
+    return from_dict(WeightsHeader, content, f"{path}: header")
 
 
 def has_only_body(path: Path | str) -> bool:
@@ -244,6 +256,11 @@ def _open(path: Path, framework: str = "numpy") -> Any:
             f"{path} is not a complete safetensors file ({error}); download or write it again, or bring weights of "
             "other projects in with 'mm3d import-weights'."
         ) from error
+
+
+def _describe_tensors(state: "dict[str, Tensor]") -> dict[str, tuple[tuple[int, ...], bool]]:
+    """The shape of each tensor, and whether it holds whole numbers, of which loading would silently make floats."""
+    return {name: (tuple(tensor.shape), not tensor.is_floating_point()) for name, tensor in state.items()}
 
 
 def _read_tensors(path: Path) -> "dict[str, Tensor]":

@@ -9,7 +9,6 @@ OUT has the results of one exam, or a folder with those of each exam (`output/wr
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mm3d import __version__
 from mm3d.data.inputs import Histogram, InputName, modality_of, prepared_breasts
@@ -44,7 +43,7 @@ from mm3d.predict.folder import (
     write_failure,
 )
 from mm3d.predict.settings import PredictSettings
-from mm3d.shared.config import from_dict, to_dict
+from mm3d.shared.config import from_dict, parse_json, show, to_dict
 from mm3d.shared.console import Console, say, show_progress
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import lock_folder, remove_partial, working_folder
@@ -124,7 +123,7 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     for note in notes:
         say(console, f"note: {note}")
     if chosen == "msp":
-        slices = weights.find(header.provenance.get("suspicion", path))
+        slices = weights.find(str(header.provenance.get("suspicion", path)))
         with show_progress(console, "projecting", len(breasts)) as advance:
             breasts = project(breasts, slices, output / "projections", advance)
     predicted = []
@@ -168,7 +167,14 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
 def choose_input(options: Options, header: weights.WeightsHeader) -> tuple[InputName, Histogram | None]:
     """What the model is given of each view, and the histogram that input hm is matched to."""
     chosen: InputName = options.input or header.provenance.get("input", "volume")
-    return chosen, tuple(header.provenance.get("histogram", ())) or None
+    if chosen not in get_args(InputName):
+        raise InputError(
+            f"The weights were trained on the input {show(chosen)}, which is not known; update mm3d, or give --input."
+        )
+    histogram = header.provenance.get("histogram", [])
+    if not isinstance(histogram, list) or not all(isinstance(x, float) and 0 <= x <= 1 for x in histogram):
+        raise InputError("The histogram in the weights is damaged; download or write them again.")
+    return chosen, tuple(histogram) or None
 
 
 def choose_engine(options: Options, header: weights.WeightsHeader) -> tuple[EngineName, str]:
@@ -229,6 +235,8 @@ def _hash_file(path: Path) -> str:
 
 def _choose_preparation(path: Path, header: weights.WeightsHeader, given: dict[str, Any]) -> PrepareSettings:
     own = header.provenance.get("prepare", {})
+    if not isinstance(own, dict):
+        raise InputError(f"{path}: prepare must be a table of settings, not {show(own)}.")
     missing = [f"--{name}" for name in ("width", "length", "slices") if name not in own | given]
     if missing:
         raise InputError(f"{path} does not say to which size its views were prepared; give {', '.join(missing)}.")
@@ -261,10 +269,10 @@ def _read_evaluation(text: str) -> OperatingPoint:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give a metrics.json that 'mm3d evaluate' wrote.")
     try:
-        systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
+        systems = parse_json(path.read_text(encoding="utf-8"))["systems"]
         found = [point for system in systems for point in system["operating_points"] if point.get("of") == "findings"]
         points = {f"{point['rule']}@{point['wanted']['fp_per_volume']:g}": point for point in found}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no metrics.json of 'mm3d evaluate'; give one.") from error
     if len(systems) != 1:
         raise InputError(f"{path} compares {len(systems)} systems; evaluate the predictions of these weights alone.")
@@ -279,7 +287,9 @@ def _read_evaluation(text: str) -> OperatingPoint:
 
 def _check_threshold(threshold: Any, owner: str) -> float:
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise InputError(f"The operating point of {owner} is {threshold}, no score from 0 to 1; give a --threshold.")
+        raise InputError(
+            f"The operating point of {owner} is {show(threshold)}, no score from 0 to 1; give a --threshold."
+        )
     return float(threshold)
 
 
