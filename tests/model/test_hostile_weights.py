@@ -54,7 +54,7 @@ def rewrite(good: Path, path: Path, change: Callable[[dict[str, Any]], Any]) -> 
 def use(path: Path) -> None:
     """What `mm3d predict` and `mm3d info` do with weights, without an exam."""
     assert main(["info", str(path)]) == 0
-    make_setup(Options(PredictSettings(), path))
+    make_setup(Options(PredictSettings(), path), synthetic=False)
     weights.load(path)
 
 

@@ -21,6 +21,7 @@ from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.bootstrap import least_p
 from mm3d.experiments.gallery import ROW, W_CURVES, new_picture
 from mm3d.experiments.results import read_cohort, read_results
+from mm3d.experiments.scaling import draw_scaling, saved, scaling_curves
 from mm3d.experiments.spec import Expectation, RunSpec, StudySpec
 from mm3d.experiments.statistics import (
     METRICS,
@@ -38,7 +39,7 @@ from mm3d.shared.files import replacing
 
 HERE = Path(__file__).parent
 PAPER = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
-PAGE, FIGURES, LEARNING = "study.md", "study", "learning.png"
+PAGE, FIGURES, LEARNING, SCALING = "study.md", "study", "learning.png", "scaling.png"
 HEADS = dict(zip(METRICS, ("R@0.25", "R@0.5", "R@0.25, 3D", "R@0.5, 3D", "AUC"), strict=True))
 FLAT, DEEP, AUC = METRICS[0], METRICS[2], METRICS[4]
 NOTHING = "–"
@@ -58,6 +59,8 @@ def write_report(study: StudySpec, results: Path, output: Path) -> int:
     pictures = [name for name in CURVES if draw_curves(statistics, name, output / FIGURES)]
     if draw_learning(statistics, output / FIGURES / LEARNING):
         pictures.append(LEARNING)
+    if draw_scaling(scaling_curves(statistics, DEEP), output / FIGURES / SCALING, HEADS[DEEP]):
+        pictures.append(SCALING)
     for name in (W_CURVES, ROW):  # the study left them beside its results
         if (results / name).is_file():
             with replacing(output / FIGURES / name) as partial:
@@ -95,6 +98,8 @@ def render_page(statistics: Statistics, results: Path, pictures: Sequence[str]) 
         cohorts_read=dict.fromkeys(
             of for run in study.runs for name in study.cohorts_of(run) for of in study.sources_of(name)
         ),
+        curves=scaling_curves(statistics, DEEP),
+        saved=saved,
         by_slices=sorted(study.runs_of("slices"), key=lambda run: study.slices(run.train)),
         parts=[(run, m) for m in (FLAT, DEEP) for run in study.runs_of("finetuned") if statistics.values(run.name, m)],
         several_seeds=[run for run in study.runs if len(statistics.of(run.name)) > 1],

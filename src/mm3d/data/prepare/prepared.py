@@ -32,7 +32,7 @@ from mm3d.shared.spreadsheet import write_rows
 VERSION = 1  # of the preparation; it is part of the keys
 SYNTHETIC = "These breasts are synthetic: nothing measured on them is a clinical result."  # a note of virtual trials
 LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
-KEY = re.compile("[0-9a-zA-Z]+")
+KEY = re.compile("[0-9a-zA-Z][0-9a-zA-Z-]*")
 REMEDY = "make it again with 'mm3d prepare' or 'mm3d phantom'"
 MANIFEST = (
     *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
