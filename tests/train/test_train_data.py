@@ -192,13 +192,14 @@ def test_benign_boxes_are_no_targets_of_the_detector_but_the_dense_stage_knows_t
     assert len(batch.targets.boxes) == 0
     assert torch.equal(batch.targets.benign_boxes, before.targets.boxes)
     assert torch.equal(batch.targets.benign_places, before.targets.places)
+    torch.manual_seed(0)
     learner = DenseLearner(Detector(PRESETS["tiny"]), levels=1, benign=True, autocast=False)
     for _ in range(40):  # only the map's own 1 x 1 convolution and its bias
         learner.zero_grad()
         learner(batch)[0].backward()
         for parameter in learner.map.parameters():
             assert parameter.grad is not None
-            parameter.data -= 0.02 * parameter.grad
+            parameter.data -= 0.002 * parameter.grad
     image = batch.breasts.images[0, 0]
     cancers, lesions = learner.maps(image)[0][0]
     assert lesions.max() > cancers.max()

@@ -271,10 +271,17 @@ def project(
         if not all(file.is_file() for file in files.values()):
             model = model or load_model(weights_path)
             _project_breast(model, breast, files)
-        views = tuple(replace(view, pixels=files[view.view.name]) for view in breast.views)
-        projected.append(replace(breast, views=views))
+        projected.append(
+            replace(breast, views=tuple(_as_projection(view, files[view.view.name]) for view in breast.views))
+        )
         advance()
     return projected
+
+
+def _as_projection(view: PreparedView, file: Path) -> PreparedView:
+    """The view with one slice, whose pixels are in `file`."""
+    geometry = replace(view.file.geometry, slices=1)
+    return replace(view, pixels=file, file=replace(view.file, geometry=geometry))
 
 
 def _project_breast(model: Detector, breast: PreparedBreast, files: dict[str, Path]) -> None:
