@@ -15,6 +15,7 @@ from mm3d.model import depthwise
 from mm3d.model.auto_backbone import AutoBody
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
 from mm3d.model.efficientnet import EfficientNetLite
+from mm3d.model.group_norm import GroupNorm
 from mm3d.model.resnet import ResNet
 from mm3d.shared.errors import InputError
 
@@ -125,7 +126,7 @@ def _build_body(config: BackboneConfig) -> nn.Module:
             layer.normalization = FrozenBatchNorm2d(norm.num_features, norm.eps)
             layer.convolution = FoldedConv2d(layer.convolution, layer.normalization)
         elif isinstance(norm, nn.BatchNorm2d):
-            layer.normalization = nn.GroupNorm(GROUPS, norm.num_features)
+            layer.normalization = GroupNorm(GROUPS, norm.num_features)
     if any(isinstance(layer, nn.BatchNorm2d) for layer in body.modules()):
         raise InputError(f"The backbone {config.name} has a BatchNorm that cannot be frozen; choose another.")
     return body

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from mm3d.model.config import FusionName, ModelConfig
+from mm3d.model.linear import Linear
 from mm3d.model.memory import attend_to_slices
 from mm3d.model.roi_align import POSITIONS
 from mm3d.shared.errors import InputError
@@ -115,12 +116,12 @@ class MLPRegress(Fusion):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.mlp = nn.Sequential(
-            nn.Linear(config.slices * config.channels, config.channels),
+            Linear(config.slices * config.channels, config.channels),
             nn.ReLU(),
-            nn.Linear(config.channels, config.channels),
+            Linear(config.channels, config.channels),
             nn.LayerNorm(config.channels),
         )
-        self.regress = nn.Linear(config.channels, 1)
+        self.regress = Linear(config.channels, 1)
 
     def forward(self, h_s: Tensor, m_s: Tensor) -> Fused:  # noqa: ARG002 (z comes from the regression)
         S, room = h_s.shape[2], self.config.slices

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mm3d.model.boxes import apply_deltas
 from mm3d.model.config import ModelConfig
 from mm3d.model.fusion import FUSIONS
+from mm3d.model.linear import Linear
 from mm3d.model.memory import few_proposals_at_a_time, in_float32, recompute_in_backward
 from mm3d.model.roi_align import POSITIONS, Pyramid
 
@@ -36,13 +37,13 @@ class CascadeHead(nn.Module):
         self.cross_attn = CrossAttn(D, config.attention_heads)
         self.dynamic_conv = DynamicConv(D, config.dynamic_channels)
         self.norm2 = nn.LayerNorm(D)
-        self.linear1 = nn.Linear(D, config.feedforward)
-        self.linear2 = nn.Linear(config.feedforward, D)
+        self.linear1 = Linear(D, config.feedforward)
+        self.linear2 = Linear(config.feedforward, D)
         self.norm3 = nn.LayerNorm(D)
         self.cls_tower = _make_tower(D, 1)
-        self.cls_logit = nn.Linear(D, 1)
+        self.cls_logit = Linear(D, 1)
         self.reg_tower = _make_tower(D, 3)
-        self.reg_deltas = nn.Linear(D, 4)
+        self.reg_deltas = Linear(D, 4)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -120,10 +121,10 @@ class DynamicConv(nn.Module):
     def __init__(self, channels: int, inner: int) -> None:
         super().__init__()
         self.inner = inner
-        self.make_kernels = nn.Linear(channels, 2 * channels * inner)
+        self.make_kernels = Linear(channels, 2 * channels * inner)
         self.norm1 = nn.LayerNorm(inner)
         self.norm2 = nn.LayerNorm(channels)
-        self.out = nn.Linear(POSITIONS * channels, channels)
+        self.out = Linear(POSITIONS * channels, channels)
         self.norm3 = nn.LayerNorm(channels)
 
     def forward(self, h: Tensor, f_s: Tensor) -> Tensor:
@@ -141,5 +142,5 @@ class DynamicConv(nn.Module):
 
 
 def _make_tower(channels: int, layers: int) -> nn.Sequential:
-    blocks = [[nn.Linear(channels, channels, bias=False), nn.LayerNorm(channels), nn.ReLU()] for _ in range(layers)]
+    blocks = [[Linear(channels, channels, bias=False), nn.LayerNorm(channels), nn.ReLU()] for _ in range(layers)]
     return nn.Sequential(*[module for block in blocks for module in block])

@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from mm3d.model import roi_align
+from mm3d.model.linear import linear
 from mm3d.model.roi_align import POSITIONS, Pyramid, Taps, group_by_size, level_shapes, make_table
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def attend_to_slices(attention: nn.MultiheadAttention, query: Tensor, tokens: Te
     weights, by far the largest tensor, are never written out.
     """
     D, heads = query.shape[-1], attention.num_heads
-    q = F.linear(query, attention.in_proj_weight[:D], attention.in_proj_bias[:D])
-    k, v = F.linear(tokens, attention.in_proj_weight[D:], attention.in_proj_bias[D:]).chunk(2, dim=-1)
+    q = linear(query, attention.in_proj_weight[:D], attention.in_proj_bias[:D])
+    k, v = linear(tokens, attention.in_proj_weight[D:], attention.in_proj_bias[D:]).chunk(2, dim=-1)
     q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))  # (R, heads, tokens, D / heads)
     slice_of = torch.eye(S, dtype=v.dtype, device=v.device).repeat(v.shape[2] // S, 1)  # (tokens, S)
     v = torch.cat([v, slice_of.expand(*v.shape[:2], -1, -1)], dim=-1)
@@ -245,7 +246,7 @@ def _pool_and_convolve(
             pooled = roi_align.sum_taps(pyramid.table, index[:, rois], weight[:, rois]).to(pyramid.dtype).view(9, -1, D)
             sums = (inside[rois].view(-1, 1, 1) * convolution.bias).expand(-1, S, D).reshape(-1, D)
             for place, matrix in zip(pooled, matrices, strict=True):
-                sums = sums + F.linear(place, matrix)
+                sums = sums + linear(place, matrix)
             features.append(sums.to(pooled.dtype).view(-1, POSITIONS, S, D))
             order.append(rois)
     return torch.cat(features)[torch.cat(order).argsort()].unflatten(0, level.shape)
