@@ -16,6 +16,7 @@ from mm3d.model.auto_backbone import AutoBody
 from mm3d.model.config import GROUPS, BackboneConfig, ModelConfig
 from mm3d.model.efficientnet import EfficientNetLite
 from mm3d.model.group_norm import GroupNorm
+from mm3d.model.linear import Conv2d, convolve
 from mm3d.model.resnet import ResNet
 from mm3d.shared.errors import InputError
 
@@ -28,7 +29,7 @@ class Backbone(nn.Module):
         self.config = config
         self.body = _build_body(config.backbone)
         widths: Any = self.body.channels  # of its four stages
-        self.lateral = nn.ModuleList(nn.Conv2d(width, config.channels, 1) for width in widths)
+        self.lateral = nn.ModuleList(Conv2d(width, config.channels, 1) for width in widths)
         self.output = nn.ModuleList(nn.Conv2d(config.channels, config.channels, 3, padding=1) for _ in range(4))
         for conv in [*self.lateral, *self.output]:
             nn.init.kaiming_uniform_(conv.weight, a=1)
@@ -96,7 +97,7 @@ class FoldedConv2d(nn.Module):
         weight, bias = self.fold()
         if depthwise.is_slow(x, weight, **self.place):
             return depthwise.convolve(x, weight, bias, self.place["stride"], self.place["padding"])
-        return F.conv2d(x, weight, bias, **self.place)
+        return convolve(x, weight, bias, self.place)
 
     def fold(self) -> tuple[Tensor, Tensor]:
         (norm,) = self.norm

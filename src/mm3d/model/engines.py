@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mm3d.model.backbone import Backbone, FoldedConv2d
 from mm3d.model.int8 import Int8Backbone
+from mm3d.model.linear import Conv2d
 from mm3d.shared.errors import InputError
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"  # the best instructions that torch may use
@@ -66,7 +67,7 @@ def fold_batch_norms(backbone: Backbone) -> Backbone:
             weight, bias = (nn.Parameter(tensor.detach()) for tensor in folded.fold())
             outputs, inputs, height, width = weight.shape
             inputs *= folded.place["groups"]
-            plain = nn.Conv2d(inputs, outputs, (height, width), **folded.place, device="meta")
+            plain = Conv2d(inputs, outputs, (height, width), **folded.place, device="meta")
             plain.weight, plain.bias = weight, bias
             layer.convolution, layer.normalization = plain, nn.Identity()
     return backbone

@@ -49,9 +49,7 @@ class _GroupNorm(torch.autograd.Function):
         return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None, None
 
 
-def _go_back(
-    x: Tensor, gradient: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _go_back(x: Tensor, gradient: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of images (n, pixels, C), and of weight and bias (C,). Mean and 1 / deviation are (n, groups)."""
     n, pixels, C = x.shape
     groups = mean.shape[1]

@@ -1,7 +1,9 @@
 """Matrix products in float32 by oneDNN. They give the same numbers as torch's own, up to rounding.
 
 On CPUs torch gives products in float32 to MKL, but convolutions, and everything in bfloat16, to oneDNN. On AMD
-processors MKL leaves half of their vector units unused: oneDNN takes 0.4 to 0.5 of its time.
+processors MKL leaves half of their vector units unused: oneDNN takes 0.4 to 0.5 of its time. A convolution with a
+kernel of one pixel is such a product as well. As a product it takes 0.5 of its time on large images, forwards and
+backwards.
 """
 
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 SMALLEST = 1_000_000  # multiplications; below, to call oneDNN takes longer than the product
+IN_PLACE = ((1, 1), (0, 0), 1)  # stride, padding and groups of a convolution that leaves pixels where they are
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -20,6 +23,23 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class Conv2d(nn.Conv2d):
+    """torch's layer, computed by `convolve`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+        return convolve(x, self.weight, self.bias, place)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, place: dict[str, Any]) -> Tensor:
+    """As `F.conv2d`; place has its stride, padding, dilation and groups."""
+    of_pixels = weight.shape[2:] == (1, 1) and (place["stride"], place["padding"], place["groups"]) == IN_PLACE
+    pixels = x.permute(0, 2, 3, 1)
+    if of_pixels and pixels.is_contiguous() and can_multiply(x, weight):
+        return linear(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
+    return F.conv2d(x, weight, bias, **place)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -32,9 +52,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Whether `multiply` is for these tensors. Autocast wants bfloat16, which torch gives to oneDNN itself."""
+    """Whether `multiply` is for these tensors. Autocast wants bfloat16, which torch gives to oneDNN itself.
+
+    Not where the backbone is recorded: OpenVINO knows torch's layers only.
+    """
     of_cpu = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return of_cpu and HAS_ONEDNN and not torch.is_autocast_enabled("cpu")
+    return of_cpu and HAS_ONEDNN and not torch.is_autocast_enabled("cpu") and not torch.jit.is_tracing()
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PIXELS_AT_ONCE = 2_500_000  # one full-size slice: a ResNet-50 needs about 0.7 GB for it
 # RoI features that are in work at a time: as many as fit into a CPU's cache (16 MB and 8 MB), or 256 MB elsewhere.
 CACHED_FLOATS = 4_000_000
+RECOMPUTED_FLOATS = 16_000_000  # of RoI features, whose heads are recomputed together: 64 MB
 CONVOLVED_FLOATS_ON_CPU, CONVOLVED_FLOATS_ELSEWHERE = 2_000_000, 64_000_000
 
 
@@ -98,13 +99,21 @@ def in_float32(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def recompute_in_backward(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Decorates a method of a module that has a `config`: with `config.recompute`, training keeps its inputs only."""
+    """Decorates a method of a module that has a `config`: with `config.recompute`, training keeps its inputs only.
+
+    The method is for proposals that do not meet: (M, N, ...) -> (M, N, ...). They are computed a few at a time, because
+    what is computed from the RoI features of all 32 slices would take more memory than all the rest of a step.
+    """
 
     @functools.wraps(method)
     def recomputed(module: Any, *inputs: Tensor) -> Tensor:
-        if module.config.recompute and torch.is_grad_enabled():
-            return checkpoint(method, module, *inputs, use_reentrant=False)
-        return method(module, *inputs)
+        if not (module.config.recompute and torch.is_grad_enabled()):
+            return method(module, *inputs)
+        M, N = inputs[0].shape[:2]
+        few = max(1, RECOMPUTED_FLOATS * M * N // max(1, *(tensor.numel() for tensor in inputs)))
+        parts = zip(*(tensor.flatten(0, 1)[None].split(few, dim=1) for tensor in inputs), strict=True)
+        found = [checkpoint(method, module, *part, use_reentrant=False) for part in parts]
+        return torch.cat(found, dim=1).unflatten(1, (M, N))[0]
 
     return recomputed
 
