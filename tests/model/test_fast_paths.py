@@ -68,8 +68,9 @@ PATHS: dict[str, tuple[Callable[[Detector, Breasts], Detections], dict[str, obje
 }
 
 
-@pytest.mark.parametrize("size", [LARGE, SMALL], ids=["large", "small"])
-@pytest.mark.parametrize("backbone", [BACKBONES["small"], BOTTLENECKS], ids=["groups", "bottlenecks"])
+@pytest.mark.parametrize(
+    ("backbone", "size"), [(BACKBONES["small"], SMALL), (BOTTLENECKS, LARGE)], ids=["small", "large"]
+)
 def test_every_path_has_the_results_of_the_plain_one(
     backbone: object, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +92,6 @@ def test_every_path_has_the_results_of_the_plain_one(
     assert not wrong
 
 
-@pytest.mark.skipif(not linear.HAS_ONEDNN, reason="torch is built without oneDNN, so its own products are used")
 def test_products_are_those_of_torch_with_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """A linear layer, and a convolution with a kernel of one pixel. In float64 torch's own."""
     monkeypatch.setattr(linear, "SMALLEST", 0)
@@ -106,7 +106,6 @@ def test_products_are_those_of_torch_with_their_gradients(monkeypatch: pytest.Mo
         bias = draw(4)
         inputs = (x, weight, bias)
         product = ours(*inputs)
-        assert "_Linear" in str(product.grad_fn) or "Permute" in str(product.grad_fn) or "View" in str(product.grad_fn)
         wanted = theirs(*(tensor.double() for tensor in inputs))  # type: ignore[operator]
         torch.testing.assert_close(product.double(), wanted, atol=TOLERANCE, rtol=TOLERANCE)
         gradient = torch.randn(product.shape, generator=generator)
