@@ -48,12 +48,12 @@ def list_results(detections: Detections, breasts: Breasts) -> dict[str, Tensor]:
 
 
 def train(model: Detector, breasts: Breasts) -> Detections:
-    return model.train()(breasts)  # type: ignore[no-any-return]
+    return model.train()(breasts)
 
 
 def infer(model: Detector, breasts: Breasts) -> Detections:
     with torch.inference_mode():
-        return model(breasts)  # type: ignore[no-any-return]
+        return model(breasts)
 
 
 # What runs, and the settings of the model that it needs.
@@ -101,12 +101,12 @@ def test_products_are_those_of_torch_with_their_gradients(monkeypatch: pytest.Mo
     image = torch.randn(2, 6, 9, 7, generator=generator).to(memory_format=torch.channels_last).requires_grad_()
     for x, weight, ours, theirs in (
         (draw(3, 5, 8), draw(4, 8), linear.linear, F.linear),
-        (image, draw(4, 6, 1, 1), lambda *given: linear.convolve(*given, place), F.conv2d),
+        (image, draw(4, 6, 1, 1), lambda x, weight, bias: linear.convolve(x, weight, bias, place), F.conv2d),
     ):
         bias = draw(4)
         inputs = (x, weight, bias)
         product = ours(*inputs)
-        wanted = theirs(*(tensor.double() for tensor in inputs))  # type: ignore[operator]
+        wanted = theirs(*(tensor.double() for tensor in inputs))
         torch.testing.assert_close(product.double(), wanted, atol=TOLERANCE, rtol=TOLERANCE)
         gradient = torch.randn(product.shape, generator=generator)
         found = torch.autograd.grad(product, inputs, gradient)
@@ -125,7 +125,7 @@ def test_the_gradient_of_group_norm_in_bfloat16_is_that_of_torch() -> None:
         y = ours(image)
     assert "_GroupNorm" in str(y.grad_fn)
     found = torch.autograd.grad(y, (image, ours.weight, ours.bias), gradient.to(y.dtype))
-    exact = [tensor.detach().double().requires_grad_() for tensor in (image, ours.weight, ours.bias)]
-    wanted = torch.autograd.grad(F.group_norm(exact[0], 4, *exact[1:]), exact, gradient.double())
+    exact, weight, bias = (tensor.detach().double().requires_grad_() for tensor in (image, ours.weight, ours.bias))
+    wanted = torch.autograd.grad(F.group_norm(exact, 4, weight, bias), (exact, weight, bias), gradient.double())
     for one, other, tolerance in zip(found, wanted, (0.02, 1e-3, 1e-3), strict=True):
         torch.testing.assert_close(one.double(), other, atol=tolerance, rtol=tolerance)

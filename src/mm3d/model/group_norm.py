@@ -15,7 +15,7 @@ class GroupNorm(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
         if torch.is_grad_enabled() and x.device.type == "cpu" and x.dtype == torch.bfloat16 and last:
-            return _GroupNorm.apply(x, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-any-return]
+            return _GroupNorm.apply(x, self.weight, self.bias, self.num_groups, self.eps)
         return super().forward(x)
 
 

@@ -48,7 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     product = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else multiply(rows, weight, bias)
-    return product.view(*x.shape[:-1], len(weight))  # type: ignore[no-any-return]
+    return product.view(*x.shape[:-1], len(weight))
 
 
 def can_multiply(x: Tensor, weight: Tensor) -> bool:
@@ -57,12 +57,13 @@ def can_multiply(x: Tensor, weight: Tensor) -> bool:
     Not where the backbone is recorded: OpenVINO knows torch's layers only.
     """
     of_cpu = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return of_cpu and HAS_ONEDNN and not torch.is_autocast_enabled("cpu") and not torch.jit.is_tracing()
+    other = torch.is_autocast_enabled("cpu") or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    return of_cpu and HAS_ONEDNN and not other
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (n, K) and weight (O, K) -> (n, O), without a graph."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class _Linear(torch.autograd.Function):
