@@ -37,7 +37,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_the_exam_has_four_views_and_a_cancer_and_the_last_line_says_what_was_found(shown: tuple[Path, str]) -> None:
     folder, said = shown
     assert {path.name for path in (folder / "exam").iterdir()} == {f"{view}.dcm" for view in PANES}
-    assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"volume"}
+    assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"DBT"}
     breasts = make_exam(folder.parent / "again", SEED, "tiny")
     assert (folder.parent / "again" / "lcc.dcm").read_bytes() == (folder / "exam" / "lcc.dcm").read_bytes()
     cancers = [(v, f) for breast in breasts for v in breast.views for f in v.annotations or () if f.malignant]
@@ -135,7 +135,7 @@ def test_the_demo_shows_the_films_of_two_patients_with_what_is_found(tmp_path: P
     assert [line.split(",")[0] for line in last[:2]] == ["Found 2 of 2 cancers", "Found 0 of 2 cancers"]
     for number in (1, 2):
         folder = tmp_path / "demo" / f"film-{number}"
-        assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"mammogram"}
+        assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"film"}
         assert (folder / "report.html").is_file()
         assert json.loads((folder / "run.json").read_text())["method"]["weights"]["name"] == "mammo"
     with redirect_stdout(io.StringIO()):  # a second demo replaces the first

@@ -13,7 +13,7 @@ from support.dicom_files import dataset, write
 from support.downloads import touch
 
 from mm3d.data.datasets import bcs_dbt, tables
-from mm3d.data.dicom.header import TOMOSYNTHESIS
+from mm3d.data.dicom.kinds import TOMOSYNTHESIS
 from mm3d.data.records import Annotation
 from mm3d.shared.errors import InputError
 

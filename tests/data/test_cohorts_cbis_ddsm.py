@@ -11,7 +11,7 @@ from support.dicom_files import dataset, write
 from support.downloads import breast_of, reason_of, view_of
 
 from mm3d.data.datasets import cbis_ddsm
-from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.dicom.kinds import MAMMOGRAPHY
 from mm3d.data.records import Annotation, Cohort
 
 

@@ -10,7 +10,7 @@ from support.dicom_files import dataset, item, write
 from support.downloads import breast_of, reason_of, touch
 
 from mm3d.data.datasets import cmmd
-from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.dicom.kinds import MAMMOGRAPHY
 from mm3d.shared.errors import InputError
 
 

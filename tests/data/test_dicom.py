@@ -21,7 +21,8 @@ from support.dicom_files import breast, compressed, dataset, item, mammogram, to
 
 from mm3d.data.datasets.folder import read_headers
 from mm3d.data.dicom.frames import SliceReader
-from mm3d.data.dicom.header import SLICES, Header, read_header
+from mm3d.data.dicom.header import Header, read_header
+from mm3d.data.dicom.kinds import CT, SECONDARY_CAPTURE
 from mm3d.data.dicom.window import LookupTable, Window, read_display
 from mm3d.shared.errors import InputError
 
@@ -105,16 +106,21 @@ def test_a_volume_stored_from_top_to_bottom_keeps_its_order(tmp_path: Path) -> N
 
 
 def test_slices_stored_as_ct_or_secondary_capture_are_recognised(tmp_path: Path) -> None:
-    ct = dataset(VOLUME[0], SLICES[0], Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"], SliceLocation=7.5)
-    capture = dataset(VOLUME[0], SLICES[1], InstanceNumber=3, SeriesDescription="L MLO Tomosynthesis")
+    ct = dataset(VOLUME[0], CT, Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"], SliceLocation=7.5)
+    capture = dataset(VOLUME[0], SECONDARY_CAPTURE, InstanceNumber=3, SeriesDescription="L MLO Tomosynthesis")
     first, second = read_header(write(ct, tmp_path / "a.dcm")), read_header(write(capture, tmp_path / "b.dcm"))
-    assert (first.kind, first.slice_position) == ("slice", 7.5)
-    assert (second.kind, second.slice_position, second.laterality, second.position) == ("slice", 3.0, "L", "MLO")
+    assert (first.kind, first.slice_position) == ("DBT slice", 7.5)
+    assert (second.kind, second.slice_position, second.laterality, second.position) == (
+        "DBT slice",
+        3.0,
+        "L",
+        "MLO",
+    )
 
 
 def test_single_slices_without_an_orientation_still_have_an_order(tmp_path: Path) -> None:
     for name, z in (("a", 9.0), ("b", 3.0)):
-        ds = dataset(VOLUME[0], SLICES[0], Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"])
+        ds = dataset(VOLUME[0], CT, Modality="CT", ImageType=["DERIVED", "PRIMARY", "TOMO"])
         ds.ImagePositionPatient = [5.0, 5.0, z]
         assert read_header(write(ds, tmp_path / f"{name}.dcm")).slice_position == z
 
@@ -183,7 +189,7 @@ def refused(path: Path, words: str) -> None:
 
 
 def test_hologic_sco_says_to_export_bto(tmp_path: Path) -> None:
-    ds = dataset(VOLUME[0], SLICES[1], Manufacturer="HOLOGIC, Inc.")
+    ds = dataset(VOLUME[0], SECONDARY_CAPTURE, Manufacturer="HOLOGIC, Inc.")
     ds.private_block(0x7E01, "HOLOGIC, Inc.", create=True).add_new(0x12, "OB", b"\0" * 64)
     refused(write(ds, tmp_path / "sco.dcm"), 'export the exam as "BTO"')
 
@@ -224,7 +230,7 @@ def test_other_files_and_other_modalities(tmp_path: Path) -> None:
     refused(empty, "is empty; copy or export it again")
     text.rename(empty)
     refused(empty, "holds no DICOM, whatever its name says; copy or export it again")
-    brain = dataset(VOLUME[0], SLICES[0], Modality="CT", BodyPartExamined="HEAD")
+    brain = dataset(VOLUME[0], CT, Modality="CT", BodyPartExamined="HEAD")
     refused(write(brain, tmp_path / "ct.dcm"), r"not mammography \(modality CT\)")
     refused(write(mammogram(breast(), SamplesPerPixel=3), tmp_path / "rgb.dcm"), "colour")
 

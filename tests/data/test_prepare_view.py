@@ -11,7 +11,7 @@ from support.csv_files import rows_of
 from support.dicom_files import breast, item, mammogram, tomosynthesis, tomosynthesis_slice, write
 from support.stored_views import SMALL, view_of, volume
 
-from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.dicom.kinds import MAMMOGRAPHY
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import ViewFile
 from mm3d.data.prepare.region import breast_region, chest_wall

@@ -10,7 +10,7 @@ from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
 from pydicom.uid import UID, ExplicitVRLittleEndian, generate_uid
 
-from mm3d.data.dicom.header import MAMMOGRAPHY, SLICES, TOMOSYNTHESIS
+from mm3d.data.dicom.kinds import CT, MAMMOGRAPHY, TOMOSYNTHESIS
 
 Pixels = NDArray[np.uint16]
 
@@ -28,7 +28,7 @@ def tomosynthesis_slice(pixels: Pixels, z: int, **fields: Any) -> Dataset:
     """A slice of a left CC volume that came as one CT object per slice."""
     return dataset(
         pixels,
-        SLICES[0],
+        CT,
         ImageType=["DERIVED", "PRIMARY", "TOMO"],
         ImageLaterality="L",
         ViewPosition="CC",

@@ -18,6 +18,7 @@ from support.dicom_files import breast, tomosynthesis_slice, write
 from support.virtual_trial import TRIAL, render
 
 from mm3d.data.dicom.header import read_header
+from mm3d.data.dicom.kinds import modality_of_kind
 from mm3d.output.predictions import Finding
 from mm3d.output.result import ExamResult, Method, OperatingPoint, ViewResult
 from mm3d.phantom.dicom import write_view
@@ -41,7 +42,7 @@ def view_of(*paths: Path, findings: tuple[Finding, ...] = (), turned: bool = Fal
     return ViewResult(
         (side + position).lower(),
         findings,
-        "FFDM" if headers[0].kind == "mammogram" else "DBT",
+        modality_of_kind(headers[0].kind),
         frames=np.broadcast_to(np.uint8(0), (9, 240, 200)),  # structured reports have no pixels
         headers=headers,
         turned=turned,
@@ -69,7 +70,7 @@ def trial_exam(paths: list[Path], threshold: float = 0.5) -> ExamResult:
     views = []
     for number, path in enumerate(paths):
         view = view_of(path)
-        z = number if view.headers[0].kind == "volume" else None
+        z = number if view.headers[0].frames > 1 else None
         sure = Finding((10.25, 50.5, 20.75, 62.0 + number), 0.6 + 0.01 * number, z)
         views.append(replace(view, findings=(Finding((1.0, 1.0, 5.0, 5.0), 0.1, z), sure)))
     return exam_of(*views, threshold=threshold)

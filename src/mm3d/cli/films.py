@@ -15,7 +15,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from mm3d.data.datasets.images import read
 from mm3d.data.dicom.build import code, uid
-from mm3d.data.dicom.header import MAMMOGRAPHY
+from mm3d.data.dicom.kinds import MAMMOGRAPHY
 from mm3d.data.picture import read_picture
 from mm3d.data.prepare.region import find_outline
 from mm3d.data.records import Annotation, Breast, View

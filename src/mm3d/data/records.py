@@ -18,6 +18,8 @@ Laterality = Literal["L", "R"]
 Position = Literal["CC", "MLO"]
 Modality = Literal["DBT", "FFDM"]
 Label = Literal["malignant", "benign", "negative"]
+# What an image is: `dicom/kinds.py` has the rule. The last two are not looked at.
+ImageKind = Literal["DBT", "DBT slice", "FFDM", "film", "synthesised 2D", "captured 2D", "projection", "contrast 2D"]
 
 KEY = ("PatientID", "StudyUID", "View")  # columns of a Key in tables; there may be a fourth one, Modality
 
@@ -72,6 +74,7 @@ class View:
     annotations: tuple[Annotation, ...] | None  # None: not annotated; (): annotated, and there is none
     upright: bool = False  # boxes were drawn after the turn by 180 degrees, so pixels are turned, too
     picture: Picture | None = None  # None: the files are DICOM
+    kind: ImageKind | None = None  # None: the dataset's reader does not tell more than the modality
 
     def __post_init__(self) -> None:
         for value, known in ((self.laterality, Laterality), (self.position, Position), (self.modality, Modality)):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mm3d import __version__
 from mm3d.data.dicom.header import Header
-from mm3d.data.records import Laterality, Modality, Position
+from mm3d.data.records import ImageKind, Laterality, Modality, Position
 from mm3d.output.predictions import BreastPrediction, Finding, Predictions, ViewPrediction
 from mm3d.shared.config import to_dict
 from mm3d.shared.errors import InputError
@@ -114,6 +114,7 @@ class ViewResult(ViewPrediction):
     headers : of its DICOM file, or of its files in the order of the slices; structured reports need them.
     turned : mm3d turned the image by 180 degrees; boxes are in the turned image.
     pixel_spacing, slice_spacing : in mm; None: unknown.
+    kind : what the image is; None: not known beyond the modality.
     """
 
     frames: NDArray[np.uint8] = field(repr=False, compare=False)
@@ -121,6 +122,7 @@ class ViewResult(ViewPrediction):
     turned: bool = False
     pixel_spacing: float | None = None
     slice_spacing: float | None = None
+    kind: ImageKind | None = None
 
     @property
     def name(self) -> str:
@@ -159,6 +161,7 @@ class ExamResult:
     code : a code for the exam (default: `exam`).
     title : what the report page is called (default: the code).
     problems : views and files that could not be read.
+    warnings : why the exam may be incomplete although everything in it was looked at, in sentences.
     notes : what else a reader must know, in sentences, such as which images were left out.
     files : how many files the exam has, and a stamp that changes with them.
     other_files : how many files beside it are no mammography.
@@ -174,6 +177,7 @@ class ExamResult:
     code: str = ""
     title: str = ""
     problems: tuple[ReadProblem, ...] = ()
+    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     files: Mapping[str, Any] = field(default_factory=dict)
     other_files: int = 0

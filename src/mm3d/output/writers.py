@@ -38,6 +38,7 @@ def _write_exam_record(result: ExamResult, folder: Path, seconds: Mapping[str, f
         {
             "view": view.view,
             "modality": view.modality,
+            "kind": view.kind or view.modality,
             "slices": len(view.frames),
             "score": view.score,
             "findings": len(view.findings),
@@ -59,6 +60,7 @@ def _write_exam_record(result: ExamResult, folder: Path, seconds: Mapping[str, f
         score=result.score,
         marked=len(result.marked()),
         seconds={name: round(value, 3) for name, value in seconds.items()},
+        warnings=list(result.warnings),
         notes=list(result.notes),
         problems=[problem.reason for problem in result.problems],
         others=result.other_files,

@@ -20,12 +20,16 @@ import numpy as np
 
 from mm3d.data.datasets.assemble import CohortBuilder
 from mm3d.data.datasets.folder import (
+    CONTRAST,
     NO_READING,
     NO_VIEW,
     PART_ONLY,
+    PROJECTION,
+    SYNTHESISED,
     UnusedFile,
     describe_gap,
     describe_headers,
+    describe_thin,
     exam_code,
     list_files,
     make_entries,
@@ -51,6 +55,9 @@ LEFT_OUT = {  # what and why, by the reason for which a file is not used, or "co
     NO_VIEW: ("image", "neither CC nor MLO, or the header does not say which view or side"),
     NO_READING: ("image", "stereotactic, or of a specimen"),
     PART_ONLY: ("image", "magnified, compressed at a spot, tangential, or otherwise of a part of the breast"),
+    PROJECTION: ("image", "a projection from which tomosynthesis is computed"),
+    CONTRAST: ("image", "of contrast medium"),
+    SYNTHESISED: ("image", "synthesised from a volume, and there is a mammogram or a volume of the same view"),
     "copy": ("file", "the same image is there already"),
 }
 IDENTIFIERS = ("PatientName", "PatientID", "StudyDate", "StudyInstanceUID")
@@ -160,6 +167,8 @@ def find_exams(found: FoundFiles, prefer: Modality, identifiers: bool) -> Archiv
             for view in views:
                 own, name = [headers[code][path] for path in view.files], f"{view.laterality} {view.position}"
                 notes += [f"{name}: {note}" for note in describe_headers(own)]
+                if view.kind == "synthesised 2D":
+                    notes.append(f"{name}: a synthesised 2D image is looked at; there is no other image of this view.")
                 gaps = [f"{name}: {gap}" for gap in describe_gap(own)]
                 problems[code] += [ReadProblem(gap, view.laterality, view.position) for gap in gaps]
         for (what, why), count in left_out[code].items():
@@ -277,6 +286,7 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
         title=" · ".join(filter(None, (known.get(name) for name in IDENTIFIERS[:3]))),
         problems=(*exam.problems, *failures),
         notes=(*exam.notes, *notes),
+        warnings=tuple(warning for breast in breasts for view in breast.views for warning in _warn_of(view)),
         files={"count": len(exam.headers), "stamp": exam.stamp},
         other_files=exam.other_files,
         seconds={"start": start_seconds + loaded - read, "read": read - began, "model": detected - loaded},
@@ -301,6 +311,16 @@ def _read_images(exam: Exam, setup: Setup, work: Path) -> tuple[list[PreparedBre
     return [replace(b, breast=replace(b.breast, views=tuple(view.view for view in b.views))) for b in breasts], problems
 
 
+def _warn_of(prepared: PreparedView) -> list[str]:
+    """Sentences on a volume that has too few slices to be a whole breast."""
+    view, file = prepared.view, prepared.file
+    if view.modality != "DBT":
+        return []
+    thickness = prepared.headers[0].thickness if prepared.headers else None
+    thin = describe_thin(file.geometry.stored_slices, file.slice_spacing, thickness)
+    return [f"{view.laterality} {view.position}: {sentence}" for sentence in thin]
+
+
 def _add_image(prepared: PreparedView, prediction: ViewPrediction) -> ViewResult:
     assert prepared.display_slices is not None
     return ViewResult(
@@ -313,6 +333,7 @@ def _add_image(prepared: PreparedView, prediction: ViewPrediction) -> ViewResult
         turned=prepared.file.turned,
         pixel_spacing=prepared.file.pixel_spacing,
         slice_spacing=prepared.file.slice_spacing,
+        kind=prepared.view.kind,
     )
 
 

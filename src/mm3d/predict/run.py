@@ -382,6 +382,8 @@ class Run:
         say(self.console, f"exam {exam.code}: score {result.score:.2f}, {counted} marked{best}.")
         for problem in result.problems:
             say(self.console, f"problem: exam {exam.code}: {problem.reason}")
+        for warning in result.warnings:
+            say(self.console, f"warning: exam {exam.code}: {warning}")
         self.problems += len(result.problems)
 
     def _say_end(self) -> None:

@@ -16,15 +16,24 @@ from typing import Any, Literal
 from pydicom.dataset import Dataset
 
 from mm3d.data.datasets.assemble import CohortBuilder, Entry
-from mm3d.data.dicom.header import Header, OtherKindError, UnusableFileError, find_gap, read_header
+from mm3d.data.dicom.header import SINGLE, Header, UnusableFileError, find_gap, read_header
+from mm3d.data.dicom.kinds import FEW_CAPTURES, OtherKindError, modality_of_kind
 from mm3d.data.dicom.views import which_view
-from mm3d.data.records import Cohort, Laterality, Modality, Position, Problem, View
+from mm3d.data.records import Cohort, ImageKind, Laterality, Position, Problem, View
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.files import WORKING
 
 NO_VIEW = "its header does not say which side or view (CC, MLO) it is; export it with them."
 NO_READING = "it is a stereotactic image or a specimen, which no detector was made for; leave it out."
 PART_ONLY = "it is magnified, compressed at a spot, tangential or another view of a part of the breast; leave it out."
+PROJECTION = "it is a projection from which tomosynthesis is computed; export the volume."
+CONTRAST = "it is an image of contrast medium, which no detector was made for; leave it out."
+SYNTHESISED = "it is a synthesised 2D image of a view of which there is a mammogram or a volume; that one is used."
+# When a volume has too few slices to be a whole breast
+FEW_SLICES = 10  # if the distance between slices is not known
+THINNEST = 15.0  # mm; compressed breasts have 20 to 100
+COVERED = 0.75  # share of the breast's thickness
+NOT_USED: dict[ImageKind, str] = {"projection": PROJECTION, "contrast 2D": CONTRAST}
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class UnusedFile:
     path: Path
     reason: str  # one sentence
     # broken: it cannot be read; other: it is not mammography; copy: another file is the same image;
-    # no view: it can be read, and is none of the views that are used (its reason is NO_VIEW, NO_READING or PART_ONLY)
+    # no view: it can be read, and is none of the views that are used (its reason is one of the sentences above)
     kind: Literal["broken", "other", "copy", "no view", "folder"]
     exam: str = ""  # the code of its exam; empty if the file does not say
     laterality: Laterality | None = None
@@ -60,6 +69,10 @@ def read(folder: Path) -> Cohort:
         own = [by_path[path] for path in view.files]
         problems += [Problem(view.name, gap, unread=True) for gap in describe_gap(own)]
         notes += [f"{view.name}: {note}" for note in describe_headers(own)]
+        if view.modality == "DBT":
+            count = sum(header.frames for header in own)
+            thin = describe_thin(count, own[0].slice_spacing, own[0].thickness)
+            notes += [f"{view.name}: {sentence}" for sentence in thin]
     return CohortBuilder(folder.name, notes=notes, entries=entries, problems=problems).assemble()
 
 
@@ -69,6 +82,31 @@ def describe_gap(headers: Sequence[Header]) -> list[str]:
     if gap is None:
         return []
     return [f"between {gap[0]:g} and {gap[1]:g} mm, slices are missing; the others are used: export the series again."]
+
+
+def describe_thin(slices: int, spacing: float | None, thickness: float | None) -> list[str]:
+    """A sentence if a volume has too few slices to be a whole breast. What is there is used.
+
+    Parameters
+    ----------
+    slices : how many slices the volume has.
+    spacing : mm from one slice to the next; None: unknown.
+    thickness : mm of the compressed breast; None: unknown.
+    """
+    if spacing is None:
+        few, why = slices < FEW_SLICES, f"a volume of a breast has at least {FEW_SLICES}"
+    else:
+        known = thickness is not None and thickness >= THINNEST
+        needed = COVERED * thickness if known and thickness is not None else THINNEST
+        few = slices * spacing < needed
+        breast = f"the breast is {thickness:g} mm thick" if known else f"no breast is thinner than {THINNEST:g} mm"
+        why = f"{slices * spacing:g} mm, and {breast}"
+    if not few:
+        return []
+    counted = "1 slice" if slices == 1 else f"{slices} slices"
+    return [
+        f"the volume has only {counted} ({why}): the export seems incomplete, and a cancer may be on what is missing."
+    ]
 
 
 def describe_headers(headers: Sequence[Header]) -> list[str]:
@@ -138,7 +176,9 @@ def read_headers(paths: Iterable[Path]) -> tuple[list[Header], list[UnusedFile]]
             if header is not largest:
                 reason = f"{header.path} is a copy of {largest.path}; remove one of them."
                 unused.append(UnusedFile(header.path, reason, "copy", exam_code(header.study)))
-    whole = {_rough_identity(header): header.path for header in headers if header.kind != "slice" and header.instance}
+    whole = {
+        _rough_identity(header): header.path for header in headers if header.kind not in SINGLE and header.instance
+    }
     return headers, [_find_whole_copy(file, whole) for file in unused]
 
 
@@ -190,13 +230,21 @@ def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFil
     entries: list[Entry] = []
     unused: list[UnusedFile] = []
     repeats = Counter[str]()
-    for group in _group_slices(headers):
+    used = []
+    for kind, group in _group_slices(headers):
+        if reason := _why_unused(kind, group[0]):
+            unused.append(UnusedFile(group[0].path, reason, "no view", exam_code(group[0].study)))
+        else:
+            used.append((kind, group))
+    acquired = {_view_of(group[0]) for kind, group in used if kind != "synthesised 2D"}
+    for kind, group in used:
         first, exam = group[0], exam_code(group[0].study)
-        if first.intervention or first.part or first.laterality is None or first.position is None:
-            reason = NO_READING if first.intervention else PART_ONLY if first.part else NO_VIEW
-            unused.append(UnusedFile(first.path, reason, "no view", exam))
+        if kind == "synthesised 2D" and _view_of(first) in acquired:
+            unused.append(UnusedFile(first.path, SYNTHESISED, "no view", exam))
             continue
-        modality: Modality = "FFDM" if first.kind == "mammogram" else "DBT"
+        assert first.laterality is not None
+        assert first.position is not None
+        modality = modality_of_kind(kind)
         name = f"{exam} {first.laterality}{first.position} {modality}"
         repeats[name] += 1
         view = View(
@@ -207,20 +255,43 @@ def make_entries(headers: Iterable[Header]) -> tuple[list[Entry], list[UnusedFil
             files=tuple(header.path for header in group),
             annotations=None,
             upright=modality == "DBT",
+            kind=kind,
         )
         entries.append(Entry(f"patient-{first.patient}", exam, view, None, attributes={"vendor": first.vendor}))
     return entries, unused
 
 
-def _group_slices(headers: Iterable[Header]) -> list[list[Header]]:
-    """Files that belong together. Single slices are one volume if their study, series, side, view and kind of image are
-    the same: some archives give all views of an exam one series. Every other file is its own."""
+def _why_unused(kind: ImageKind, header: Header) -> str:
+    """The reason for which an image is none of the views that are used; "" if it is one."""
+    if header.intervention or header.part:
+        return NO_READING if header.intervention else PART_ONLY
+    if kind in NOT_USED:
+        return NOT_USED[kind]
+    return NO_VIEW if header.laterality is None or header.position is None else ""
+
+
+def _view_of(header: Header) -> tuple[str, Laterality | None, Position | None]:
+    return header.study, header.laterality, header.position
+
+
+def _group_slices(headers: Iterable[Header]) -> list[tuple[ImageKind, list[Header]]]:
+    """Files that belong together, and what they are. Single slices are one volume if their study, series, side, view
+    and kind of image are the same: some archives give all views of an exam one series. Every other file is its own."""
     groups: dict[Any, list[Header]] = {}
     for header in headers:
         view = (header.laterality, header.position, header.intervention, header.part, header.displaced)
-        volume = (header.study, header.series, *view)
-        groups.setdefault(volume if header.kind == "slice" else header.path, []).append(header)
-    return list(groups.values())
+        volume = (header.kind, header.study, header.series, *view)
+        groups.setdefault(volume if header.kind in SINGLE else header.path, []).append(header)
+    found: list[tuple[ImageKind, list[Header]]] = []
+    for group in groups.values():
+        kind = group[0].kind
+        if kind not in SINGLE:
+            found.append((kind, group))
+        elif kind == "captured 2D" and len(group) <= FEW_CAPTURES:
+            found += [(kind, [header]) for header in group]
+        else:
+            found.append(("DBT" if len(group) > 1 else "DBT slice", group))
+    return found
 
 
 def exam_code(study: str) -> str:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pydicom
@@ -22,17 +21,12 @@ from pydicom.filereader import read_file_meta_info
 from pydicom.uid import UID
 
 from mm3d.data.dicom.groups import first_item, functional_group
+from mm3d.data.dicom.kinds import OtherKindError, which_kind
 from mm3d.data.dicom.layout import Part, find_frames
 from mm3d.data.dicom.views import check_sides, find_contradictions, read_modifiers, which_view
 from mm3d.data.dicom.window import Display, StoredImage, first_value, read_display
-from mm3d.data.records import Laterality, Position
+from mm3d.data.records import ImageKind, Laterality, Position
 from mm3d.shared.errors import InputError
-
-TOMOSYNTHESIS = "1.2.840.10008.5.1.4.1.1.13.1.3"
-MAMMOGRAPHY = ("1.2.840.10008.5.1.4.1.1.1.2", "1.2.840.10008.5.1.4.1.1.1.2.1")  # for presentation, for processing
-SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
-# A tomosynthesis slice may also come as a CT or a Secondary Capture object of its own.
-SLICES = ("1.2.840.10008.5.1.4.1.1.2", SECONDARY_CAPTURE)
 
 NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
 COMPRESSED = {
@@ -56,13 +50,9 @@ MAX_SIDE, MAX_FRAMES = 10_000, 1_000
 MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay below 300
 MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
 PIXEL_DATA = 0x7FE00010
+SINGLE: tuple[ImageKind, ...] = ("DBT slice", "captured 2D")  # files that may be one slice of a view
 VIRTUAL_TRIAL = "Virtual clinical trial"  # StudyDescription of the exams that `mm3d phantom` makes
 
-# Modalities that a message may name; anything else in the element may be a name.
-MODALITIES = (
-    *("CR", "CT", "DOC", "DX", "IO", "KO", "MG", "MR", "NM", "OT", "PR", "PT"),
-    *("REG", "RF", "SC", "SEG", "SR", "US", "XA"),
-)
 MAX_STEP = 1.5  # between neighbouring slices, in units of the lower quartile: with a larger one, slices are missing
 # What reports copy from an image. `Header.context` has those of these elements that the file has.
 CONTEXT = (
@@ -74,10 +64,6 @@ CONTEXT = (
     *("ProcedureCodeSequence", "AccessionNumber", "IssuerOfAccessionNumberSequence", "ReferringPhysicianName"),
     *("ContentDate", "ContentTime", "PatientOrientation", "ImageOrientationPatient"),
 )
-
-
-class OtherKindError(InputError):
-    """The file is not mammography. Nothing is wrong with it."""
 
 
 class UnusableFileError(InputError):
@@ -93,7 +79,7 @@ class Header(StoredImage):
     """One DICOM file that holds a mammogram, a tomosynthesis volume or a slice of one."""
 
     path: Path
-    kind: Literal["volume", "mammogram", "slice"]
+    kind: ImageKind
     laterality: Laterality | None
     position: Position | None
     intervention: bool  # a stereotactic image or a specimen: no detector was made for it, whatever view it claims
@@ -105,6 +91,7 @@ class Header(StoredImage):
     series: str
     instance: str  # SOPInstanceUID, the same in every copy of the file
     slice_position: float  # of a slice: where it lies in its series
+    thickness: float | None  # mm, of the compressed breast
     frame_order: tuple[int, ...]  # frames of the file in the order of their positions
     transfer_syntax: str
     bits_allocated: int
@@ -235,7 +222,7 @@ def _was_image(path: Path) -> bool:
 
 
 def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
-    kind = _kind(path, dataset)
+    kind = which_kind(path, dataset, int(dataset.get("NumberOfFrames") or 1))
     syntax = _transfer_syntax(path, dataset)
     rows, columns, frames = _sizes(path, dataset)
     laterality, position = which_view(dataset)
@@ -277,39 +264,14 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
         instance=str(dataset.get("SOPInstanceUID", "")),
-        slice_position=positions[0] if kind == "slice" else 0.0,
+        slice_position=positions[0] if kind in SINGLE else 0.0,
+        thickness=_read_thickness(dataset),
         frame_order=_order(positions),
         transfer_syntax=syntax,
         bits_allocated=allocated,
         frame_parts=find_frames(path, end, bool(dataset.original_encoding[0]), frames, frame_bytes),
         context=_context(dataset),
     )
-
-
-def _kind(path: Path, dataset: Dataset) -> Literal["volume", "mammogram", "slice"]:
-    sop_class = str(dataset.get("SOPClassUID", ""))
-    modality = str(dataset.get("Modality", "")).upper()
-    hologic = "HOLOGIC" in str(dataset.get("Manufacturer", "")).upper()
-    if sop_class == SECONDARY_CAPTURE and hologic and any(element.tag.group == 0x7E01 for element in dataset):
-        raise InputError(
-            f"{path} is a Hologic SCO object, whose slices only Hologic's software can read: "
-            'export the exam as "BTO" (Breast Tomosynthesis).'
-        )
-    if sop_class == TOMOSYNTHESIS:
-        return "volume"
-    if sop_class in MAMMOGRAPHY:
-        return "mammogram"
-    if sop_class in SLICES and (modality == "MG" or _is_tomosynthesis(dataset)):
-        return "slice"
-    if not sop_class or not modality:  # every image and report has both
-        raise InputError(f"{path} does not say what it is: it is cut off, or not an image; copy it again.")
-    known = modality if modality in MODALITIES else "unknown"
-    raise OtherKindError(f"{path} is not mammography (modality {known}); leave it out.")
-
-
-def _is_tomosynthesis(dataset: Dataset) -> bool:
-    words = [str(word).upper() for word in dataset.get("ImageType") or ()]
-    return "TOMO" in words or "BREAST" in str(dataset.get("BodyPartExamined", "")).upper()
 
 
 def _transfer_syntax(path: Path, dataset: Dataset) -> str:
@@ -406,6 +368,14 @@ def _millimetres(dataset: Dataset, *names: str) -> float | None:
             value = first_value(source.get(name))
             if value and float(value) > 0:
                 return float(value)
+    return None
+
+
+def _read_thickness(dataset: Dataset) -> float | None:
+    """BodyPartThickness, if it is a number above zero; nothing depends on it but a warning."""
+    with suppress(TypeError, ValueError):
+        thickness = float(first_value(dataset.get("BodyPartThickness")) or 0)
+        return thickness if 0 < thickness < math.inf else None
     return None
 
 

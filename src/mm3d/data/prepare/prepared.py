@@ -210,8 +210,9 @@ def write_cohort(folder: Path, cohort: Cohort, keys: dict[str, str], problems: l
 def _view_content(view: View) -> dict[str, Any]:
     """A view as it stands in cohort.json; views in DICOM files as they always stood there."""
     content = to_dict(view)
-    if view.picture is None:
-        del content["picture"]
+    for name in ("picture", "kind"):
+        if content[name] is None:
+            del content[name]
     return content
 
 

@@ -19,6 +19,7 @@ from pydicom.uid import UID, ComprehensiveSRStorage, ExplicitVRLittleEndian, Mam
 
 from mm3d.data.dicom.build import item, uid
 from mm3d.data.dicom.header import Header, read_dataset, slices_of
+from mm3d.data.dicom.kinds import TOMOSYNTHESIS
 from mm3d.data.records import Laterality, Position
 from mm3d.output.predictions import Finding
 from mm3d.output.result import ExamResult, ViewResult
@@ -87,6 +88,7 @@ class Sources:
         if files:
             counted = [f"{number} file{'s' * (number > 1)} of {view}" for view, number in files.items()]
             text += f" Not looked at, because it could not be read: {', '.join(counted)}."
+        text += "".join(f" Warning, {warning}" for warning in result.warnings)
         scores = [f"exam {result.score:.3f}"]
         scores += [f"{SIDES[side]} breast {score:.3f}" for side, score in sorted(result.breast_scores.items())]
         return f"{text} Scores from 0 to 1: {', '.join(scores)}."
@@ -118,6 +120,7 @@ class Sources:
             (result.method.version, *self.parameters(), result.threshold, result.predicted_at.isoformat()),
             sorted(result.breast_scores.items()),
             [problem.view for problem in result.problems],
+            result.warnings,
         ]
         views = [
             ([str(h.context.SOPInstanceUID) for h in view.headers], view.name, view.turned, view.findings)
@@ -180,7 +183,7 @@ def _find_frame(view: ViewResult, finding: Finding) -> tuple[Header, int | None]
         )
     file, number = slices[round(z)]
     header = view.headers[file]
-    return header, number + 1 if header.kind == "volume" or header.frames > 1 else None
+    return header, number + 1 if header.frames > 1 or header.context.SOPClassUID == TOMOSYNTHESIS else None
 
 
 def _box_in_file(view: ViewResult, finding: Finding) -> tuple[float, float, float, float]:

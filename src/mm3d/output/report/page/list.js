@@ -102,6 +102,7 @@ class List {
 
   tellAbout() {
     document.getElementById("banner").textContent = `Weights ${exam.weights}: ${exam.intendedUse}`;
+    document.getElementById("warnings").textContent = exam.warnings.map((text) => `Warning, ${text}`).join(" ");
     const problems = document.getElementById("problems");
     problems.hidden = !exam.problems.length;
     problems.querySelector("ul").append(...exam.problems.map((problem) => element("li", {}, problem)));
@@ -125,9 +126,9 @@ function sizes() {
   const percents = new Map();
   for (const view of exam.views) {
     const percent = Math.round((100 * view.frameWidth) / view.width);
-    percents.set(view.modality, Math.min(percent, percents.get(view.modality) ?? 100));
+    percents.set(view.kind, Math.min(percent, percents.get(view.kind) ?? 100));
   }
-  return `${[...percents].map(([modality, percent]) => `${modality} at ${percent}%`).join(" and ")} of the stored size`;
+  return `${[...percents].map(([kind, percent]) => `${kind} at ${percent}%`).join(" and ")} of the stored size`;
 }
 
 function size(finding) {
