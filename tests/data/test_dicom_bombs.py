@@ -19,7 +19,8 @@ from support.stored_views import SMALL, view_of, volume
 
 from mm3d.data.datasets.folder import exam_code, read_headers
 from mm3d.data.dicom.frames import SliceReader
-from mm3d.data.dicom.header import DEFLATED, read_header
+from mm3d.data.dicom.header import read_header
+from mm3d.data.dicom.meta import DEFLATED
 from mm3d.data.prepare.view import MAX_PIXELS, begin_view
 from mm3d.shared.errors import InputError
 

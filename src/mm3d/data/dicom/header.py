@@ -23,27 +23,11 @@ from pydicom.uid import UID
 from mm3d.data.dicom.groups import first_item, functional_group
 from mm3d.data.dicom.kinds import OtherKindError, which_kind
 from mm3d.data.dicom.layout import Part, find_frames
+from mm3d.data.dicom.meta import COMPRESSED, DEFLATED, JPEG_EXTENDED, NATIVE, choose_syntax, read_meta
 from mm3d.data.dicom.views import check_sides, find_contradictions, read_modifiers, which_view
 from mm3d.data.dicom.window import Display, StoredImage, first_value, read_display
 from mm3d.data.records import ImageKind, Laterality, Position
 from mm3d.shared.errors import InputError
-
-NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
-COMPRESSED = {
-    "1.2.840.10008.1.2.5": "RLE",
-    "1.2.840.10008.1.2.4.50": "JPEG baseline",
-    "1.2.840.10008.1.2.4.57": "JPEG lossless",
-    "1.2.840.10008.1.2.4.70": "JPEG lossless",
-    "1.2.840.10008.1.2.4.80": "JPEG-LS",
-    "1.2.840.10008.1.2.4.81": "JPEG-LS",
-    "1.2.840.10008.1.2.4.90": "JPEG 2000",
-    "1.2.840.10008.1.2.4.91": "JPEG 2000",
-    "1.2.840.10008.1.2.4.201": "HTJ2K",
-    "1.2.840.10008.1.2.4.202": "HTJ2K",
-    "1.2.840.10008.1.2.4.203": "HTJ2K",
-}
-JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
-DEFLATED = "1.2.840.10008.1.2.1.99"  # everything behind the file meta information is compressed as in a zip file
 
 # No detector and no volume is larger. A file that claims more is damaged or an attack.
 MAX_SIDE, MAX_FRAMES = 10_000, 1_000
@@ -151,9 +135,9 @@ def read_header(path: Path) -> Header:
     -------
     The header. A file that cannot be used is refused with an InputError, whose one sentence names the file.
     """
-    dataset, end = _read(path, None)
+    dataset, end, syntaxes = _read(path, None)
     try:
-        return _make_header(path, dataset, end)
+        return _make_header(path, dataset, end, syntaxes)
     except OtherKindError:
         raise
     except InputError as error:
@@ -167,21 +151,22 @@ def read_dataset(path: Path, tags: Sequence[str] | None = None) -> Dataset:
     return _read(path, tags)[0]
 
 
-def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int]:
-    """Everything in front of the pixels, and where in the file it ends."""
+def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int, tuple[str, ...]]:
+    """Everything in front of the pixels, where in the file it ends, and the transfer syntaxes that the file names."""
     names = None if tags is None else list(tags)
     try:
         if not path.is_file():
             raise InputError(f"{path} is not a file, or a link to nothing; give DICOM files.")
-        meta = read_file_meta_info(path)
-        if meta.get("TransferSyntaxUID") == DEFLATED:
-            return _read_deflated(path, meta), 0
+        meta = read_meta(path)
+        if DEFLATED in meta.syntaxes:
+            return _read_deflated(path, read_file_meta_info(path)), 0, (DEFLATED,)
         with path.open("rb") as file:
+            file.seek(meta.start)
             dataset = pydicom.dcmread(file, stop_before_pixels=True, defer_size=1_000_000, specific_tags=names)
             end = file.tell()
         for name in names or ():
             str(dataset.get(name))  # only now it is decoded
-        return dataset, end
+        return dataset, end, meta.syntaxes
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror or 'damaged'}); make it readable, or leave it out."
@@ -221,9 +206,10 @@ def _was_image(path: Path) -> bool:
         return not any(file.read(128))
 
 
-def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
+def _make_header(path: Path, dataset: Dataset, end: int, syntaxes: tuple[str, ...]) -> Header:
     kind = which_kind(path, dataset, int(dataset.get("NumberOfFrames") or 1))
-    syntax = _transfer_syntax(path, dataset)
+    syntax, several = choose_syntax(path, end, syntaxes or (str(dataset.file_meta.TransferSyntaxUID),))
+    _check_syntax(path, syntax)
     rows, columns, frames = _sizes(path, dataset)
     laterality, position = which_view(dataset)
     check_sides(path, dataset)
@@ -259,7 +245,7 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         intervention=intervention,
         part=part,
         displaced=displaced,
-        contradictions=find_contradictions(dataset),
+        contradictions=(*find_contradictions(dataset), *several),
         patient=_patient_code(dataset),
         study=str(dataset.get("StudyInstanceUID", "")),
         series=str(dataset.get("SeriesInstanceUID", "")),
@@ -269,13 +255,12 @@ def _make_header(path: Path, dataset: Dataset, end: int) -> Header:
         frame_order=_order(positions),
         transfer_syntax=syntax,
         bits_allocated=allocated,
-        frame_parts=find_frames(path, end, bool(dataset.original_encoding[0]), frames, frame_bytes),
+        frame_parts=find_frames(path, end, frames, frame_bytes),
         context=_context(dataset),
     )
 
 
-def _transfer_syntax(path: Path, dataset: Dataset) -> str:
-    syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
+def _check_syntax(path: Path, syntax: str) -> None:
     if syntax == JPEG_EXTENDED:
         raise InputError(
             f"{path} is compressed as JPEG extended (12 bit), which no decoder reads: export it as JPEG 2000."
@@ -284,7 +269,6 @@ def _transfer_syntax(path: Path, dataset: Dataset) -> str:
         known = UID(syntax).name
         known = "unknown" if known == syntax else known  # what the file has there may be anything
         raise InputError(f"{path} has the transfer syntax {known}; export it as JPEG 2000 lossless.")
-    return syntax
 
 
 def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
@@ -303,8 +287,6 @@ def _sizes(path: Path, dataset: Dataset) -> tuple[int, int, int]:
         raise InputError(
             f"{path} claims {needed / 1e6:.0f} MB of pixels in a file of {size / 1e3:.0f} kB; export it again."
         )
-    if str(dataset.file_meta.TransferSyntaxUID) in NATIVE and needed > size:
-        raise InputError(f"{path} is cut off: it claims {needed} bytes of pixels and has {size} in all; copy it again.")
     return rows, columns, frames
 
 

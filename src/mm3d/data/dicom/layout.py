@@ -13,6 +13,7 @@ from mm3d.shared.errors import InputError
 
 PIXEL_DATA = (0x7FE0, 0x0010)
 ITEM, END = (0xFFFE, 0xE000), (0xFFFE, 0xE0DD)
+EXPLICIT = (b"OB\0\0", b"OW\0\0", b"UN\0\0")  # value representations of pixel data
 UNDEFINED = 0xFFFFFFFF  # the length of pixel data that comes in fragments
 # How compressed images begin: JPEG and JPEG-LS, JPEG 2000, the same in the boxes of a JP2 file, RLE of 8 and 16 bits
 BEGINNINGS = (
@@ -21,35 +22,34 @@ BEGINNINGS = (
 )
 MAX_FRAGMENTS = 100_000  # a fragment may be as small as a hundred bytes, but no real file has as many
 
+BEGINNING = 65_536  # bytes of a frame that show how it is compressed
+
 Part = tuple[int, int]  # where it begins in the file, and its length in bytes
 
 
-def find_frames(
-    path: Path, at: int, implicit: bool, frames: int, frame_bytes: int | None
-) -> tuple[tuple[Part, ...], ...]:
+def find_frames(path: Path, at: int, frames: int, frame_bytes: int | None) -> tuple[tuple[Part, ...], ...]:
     """The parts of each frame. Frames of which there are more or fewer than the header says are refused.
 
     Parameters
     ----------
     path : the file.
     at : the byte at which the tag of the pixel data is expected.
-    implicit : the file has no value representations.
     frames : how many frames the header says there are.
     frame_bytes : the length of a frame that is not compressed; None: frames are compressed.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(at)
-        head = file.read(8 if implicit else 12)
-        if len(head) < 8 or struct.unpack("<HH", head[:4]) != PIXEL_DATA:
-            raise InputError(f"{path} has no pixel data; export it again.")
-        start, length = file.tell(), struct.unpack("<I", head[-4:])[0]
+        start, length = _find_pixels(path, file, at)
         if frame_bytes is None:
             if length != UNDEFINED:
-                raise InputError(f"{path} says it is compressed and is not; export it again.")
+                raise InputError(
+                    f"{path} says it is compressed and is not: its header contradicts its pixel data; export it again."
+                )
             return _group_fragments(path, file, _find_fragments(path, file, size), frames)
     if length == UNDEFINED:
-        raise InputError(f"{path} says it is not compressed and is; export it again.")
+        raise InputError(
+            f"{path} says it is not compressed and is: its header contradicts its pixel data; export it again."
+        )
     if start + length > size:
         raise InputError(f"{path} is cut off: its pixel data has {size - start} of {length} bytes; copy it again.")
     expected = frames * frame_bytes
@@ -58,6 +58,34 @@ def find_frames(
             f"{path} holds {length} bytes of pixels, and what its header says needs {expected}; export it again."
         )
     return tuple(((start + n * frame_bytes, frame_bytes),) for n in range(frames))
+
+
+def find_first_frame(path: Path, at: int) -> tuple[int, bytes]:
+    """The length of the pixel data as its element says it, and how its first frame begins if it comes in fragments."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        _, length = _find_pixels(path, file, at)
+        if length != UNDEFINED:
+            return length, b""
+        fragments = _find_fragments(path, file, size)
+        file.seek(fragments[0][0] if fragments else size)
+        return length, file.read(min(fragments[0][1], BEGINNING) if fragments else 0)
+
+
+def _find_pixels(path: Path, file: BinaryIO, at: int) -> tuple[int, int]:
+    """Where the value of the pixel data begins, and its length as the element says it.
+
+    The element itself shows whether it has a value representation. A header may be wrong about that.
+    """
+    file.seek(at)
+    head = file.read(8)
+    if head[4:] in EXPLICIT:
+        head += file.read(4)
+    if not head:
+        raise InputError(f"{path} ends before its pixel data: it is cut off, or has no image; copy it again.")
+    if len(head) < 8 or struct.unpack("<HH", head[:4]) != PIXEL_DATA:
+        raise InputError(f"{path} has no pixel data; export it again.")
+    return file.tell(), struct.unpack("<I", head[-4:])[0]
 
 
 def _find_fragments(path: Path, file: BinaryIO, size: int) -> list[Part]:
