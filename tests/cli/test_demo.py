@@ -44,12 +44,13 @@ def test_the_exam_has_four_views_and_a_cancer_and_the_last_line_says_what_was_fo
     assert cancers
     *lines, last = said.splitlines()[-len(cancers) - 1 :]
     for line, (view, finding) in zip(lines, cancers, strict=True):
-        assert line.startswith(f"Cancer in {view.laterality}{view.position}, slice {(finding.slice or 0) + 1}: ")
-        assert ("found, score " in line) != ("missed." in line)
+        assert line.startswith(f"Cancer in {view.laterality}{view.position}, slice {(finding.slice or 0) + 1} (visible")
+        assert ("box found, score " in line) != ("missed." in line)
+        assert ("the visible range" in line) == ("box found" in line)
     found = sum("found, score " in line for line in lines)
     marks = [f for _, view in read(folder / "predictions.json").views() for f in view.findings]  # 0 marks all
     told = re.fullmatch(
-        rf"Found {found} of {len(cancers)} cancers, counted in each view; (\d+) other marks\. "
+        rf"Box found for {found} of {len(cancers)} cancers, counted in each view; (\d+) other marks\. "
         rf"Open {re.escape(str(folder / 'report.html'))} in a browser\.",
         last,
     )
@@ -80,11 +81,22 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
     name = (view.laterality + view.position).lower()
     x1, y1, x2, y2 = cancer.box
     there = Finding((x1 + 1, y1, x2 + 1, y2), 0.6, 3.0)
+    first, last = cancer.first_slice, cancer.last_slice
+    assert cancer.slice is not None
+    assert first is not None
+    assert last is not None
+    off = abs(3 - cancer.slice)
+    where = f"{f'{off} off' if off else 'the right one'}, {'inside' if first <= 3 <= last else 'outside'} the visible"
     elsewhere = Finding((x1 + 500, y1, x2 + 500, y2), 0.7, 1.0)
     assert iou(np.array(there.box), np.array(cancer.box)) >= HIT
     below = "missed; there is a finding of score 0.60, slice 4, but only scores of at least 0.65 are marked."
     for threshold, told, found, others in (
-        (0.5, "found, score 0.60, slice 4.", 1, "1 other mark."),
+        (
+            0.5,
+            f"slice {cancer.slice + 1} (visible on {first + 1} to {last + 1}): box found, score 0.60, slice 4, {where}",
+            1,
+            "1 other mark.",
+        ),
         (0.65, below, 0, "1 other mark."),
         (0.8, "missed; there is", 0, "0 other marks."),
     ):
@@ -96,7 +108,7 @@ def test_a_cancer_is_found_or_missed_and_the_other_marks_are_counted(tmp_path: P
         lines = compare(breasts, predictions, threshold)
         (line,) = [line for line in lines if line.startswith(f"Cancer in {name.upper()}, slice ")]
         assert told in line
-        assert lines[-1] == f"Found {found} of {len(lines) - 1} cancers, counted in each view; {others}"
+        assert lines[-1] == f"Box found for {found} of {len(lines) - 1} cancers, counted in each view; {others}"
         assert all(other.endswith(": missed.") for other in lines[:-1] if other != line)
 
 
@@ -131,8 +143,8 @@ def test_the_demo_shows_the_films_of_two_patients_with_what_is_found(tmp_path: P
     said = io.StringIO()
     with redirect_stdout(said):
         assert demo(tmp_path / "demo", SEED, None, scale="tiny") == 0
-    last = [line for line in said.getvalue().splitlines() if line.startswith("Found ")]
-    assert [line.split(",")[0] for line in last[:2]] == ["Found 2 of 2 cancers", "Found 0 of 2 cancers"]
+    last = [line for line in said.getvalue().splitlines() if line.startswith("Box found for ")]
+    assert [line.split(",")[0] for line in last[:2]] == ["Box found for 2 of 2 cancers", "Box found for 0 of 2 cancers"]
     for number in (1, 2):
         folder = tmp_path / "demo" / f"film-{number}"
         assert {read_header(path).kind for path in (folder / "exam").iterdir()} == {"film"}

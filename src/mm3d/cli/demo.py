@@ -112,25 +112,45 @@ def compare(breasts: list[Breast], predictions: Predictions, threshold: float) -
         for cancer in cancers:
             hits = [finding for finding in prediction.findings if _hits(finding, cancer)]
             found += any(finding in marked for finding in hits)
-            lines.append(f"Cancer in {_name(view).upper()}{_slice(cancer.slice)}: {_describe(hits, threshold)}")
+            where = f"{_name(view).upper()}{_slice(cancer.slice)}{_visible(cancer)}"
+            lines.append(f"Cancer in {where}: {_describe(hits, cancer, threshold)}")
         others += sum(not any(_hits(finding, cancer) for cancer in cancers) for finding in marked)
     counted = f"{len(lines)} cancer{'s' * (len(lines) != 1)}, counted in each view"
-    return [*lines, f"Found {found} of {counted}; {others} other mark{'s' * (others != 1)}."]
+    return [*lines, f"Box found for {found} of {counted}; {others} other mark{'s' * (others != 1)}."]
 
 
-def _describe(hits: list[Finding], threshold: float) -> str:
-    """Whether a cancer is marked, given the findings that hit it."""
+def _describe(hits: list[Finding], cancer: Annotation, threshold: float) -> str:
+    """Whether a cancer is marked, given the findings that hit it, and how far the slice is off."""
     if not hits:
         return "missed."
     best = max(hits, key=lambda finding: finding.score)
     where = f"score {best.score:.2f}{_slice(best.slice)}"
     if best.score >= threshold:
-        return f"found, {where}."
+        return f"box found, {where}{_compare_slices(best, cancer)}."
     return f"missed; there is a finding of {where}, but only scores of at least {threshold:g} are marked."
 
 
 def _hits(finding: Finding, cancer: Annotation) -> bool:
     return bool(iou(np.array(finding.box), np.array(cancer.box)) >= HIT)
+
+
+def _compare_slices(finding: Finding, cancer: Annotation) -> str:
+    """How far the finding's slice is from the cancer's, and whether the cancer is visible on it, if both are known."""
+    if finding.slice is None or cancer.slice is None:
+        return ""
+    off = abs(round(finding.slice) - cancer.slice)
+    text = f", {off} off" if off else ", the right one"
+    if cancer.first_slice is None or cancer.last_slice is None:
+        return text
+    inside = cancer.first_slice <= round(finding.slice) <= cancer.last_slice
+    return f"{text}, {'inside' if inside else 'outside'} the visible range"
+
+
+def _visible(cancer: Annotation) -> str:
+    """The slices on which a cancer is visible, for people."""
+    if cancer.first_slice is None or cancer.last_slice is None:
+        return ""
+    return f" (visible on {cancer.first_slice + 1} to {cancer.last_slice + 1})"
 
 
 def _slice(z: float | None) -> str:

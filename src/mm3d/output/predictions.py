@@ -29,6 +29,7 @@ from mm3d.shared.files import replacing
 from mm3d.shared.spreadsheet import write_rows
 
 VERSION = 1  # of the JSON
+NESTED = 0.7  # share of a box inside another one from which both are one lesion
 NUMBERS = ("X", "Width", "Y", "Height", "Z", "Depth", "Score")
 COLUMNS = (*KEY, *NUMBERS)  # in DBTex's own order
 
@@ -104,9 +105,30 @@ class ViewPrediction:
         return "MLO" if "mlo" in self.view else "CC"
 
     def marked(self, threshold: float) -> list[Finding]:
-        """The findings that reach the operating point, the highest score first. A box without area cannot be shown."""
-        marked = [finding for finding in self.findings if finding.score >= threshold and finding.has_area]
-        return sorted(marked, key=lambda finding: -finding.score)
+        """The findings that reach the operating point, the highest score first, each lesion once. A box without area
+        cannot be shown."""
+        found = (self.findings[number] for number in choose_distinct(self.findings))
+        return [finding for finding in found if finding.score >= threshold and finding.has_area]
+
+
+def choose_distinct(findings: Sequence[Finding]) -> list[int]:
+    """The numbers of findings of a view that are taken for lesions of their own, the highest score first.
+
+    A box around a box, or in one, is the same lesion twice: of two of which one lies by at least `NESTED` of its area
+    in the other, the one with the higher score counts. The depth is not asked, as in non-maximum suppression.
+    """
+    kept: list[int] = []
+    for number in sorted(range(len(findings)), key=lambda n: -findings[n].score):
+        if not any(_is_nested(findings[number].box, findings[other].box) for other in kept):
+            kept.append(number)
+    return kept
+
+
+def _is_nested(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    smaller = min((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return min(width, height) > 0 and width * height >= NESTED * smaller
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,13 @@ class OperatingPoint:
     threshold : findings that score at least this are marked.
     source : where the threshold comes from, for people.
     chosen_on : the kind of images that it was chosen on; None: unknown, or not chosen on images.
+    breast : the score of breasts from which they are suspicious; None: no such point was chosen.
     """
 
     threshold: float
     source: str = "given by the caller"
     chosen_on: Modality | None = None
+    breast: float | None = None
 
     def remark(self, modalities: set[Modality]) -> str | None:
         """A sentence if some images are of a kind that the threshold was not chosen on."""
@@ -39,6 +41,31 @@ class OperatingPoint:
             return None
         judged, chosen = ("Mammograms", "volumes") if self.chosen_on == "DBT" else ("Volumes", "mammograms")
         return f"{judged} are judged by an operating point that was chosen on {chosen}; --threshold sets another."
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the score of a breast becomes the probability that it has cancer: logistic(slope * logit(score) + intercept).
+
+    Parameters
+    ----------
+    slope, intercept : of the logistic function. The slope is above 0, so that the order of breasts stays.
+    source : the breasts that it was measured on, for people.
+    """
+
+    slope: float
+    intercept: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.intercept) and 0 < self.slope < math.inf):
+            raise InputError(f"The calibration {self.slope}, {self.intercept} is not finite with a slope above 0.")
+
+    def percent(self, score: float) -> float:
+        """The calibrated probability, in percent."""
+        score = min(max(score, 1e-6), 1 - 1e-6)
+        logit = self.slope * math.log(score / (1 - score)) + self.intercept
+        return 100 / (1 + math.exp(-min(max(logit, -500.0), 500.0)))
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,7 @@ class Method:
         in, and where it runs.
     prepare, predict : the settings of the preparation and of the detection.
     identifiers : whether names and numbers of patients may be in the results.
+    calibration : what the weights say of probabilities; None: nothing.
     """
 
     weights: str
@@ -69,6 +97,7 @@ class Method:
     predict: Mapping[str, Any] = field(default_factory=dict)
     identifiers: bool = False
     version: str = __version__
+    calibration: Calibration | None = None
 
     def settings(self) -> dict[str, Any]:
         """What run.json says about the method. All results in one folder have the same."""
@@ -82,6 +111,7 @@ class Method:
             "predict": dict(self.predict),
             "operating_point": to_dict(self.operating_point),
             "identifiers": self.identifiers,
+            "calibration": None if self.calibration is None else to_dict(self.calibration),
         }
 
     def predictions(self, breasts: tuple[BreastPrediction, ...]) -> Predictions:
@@ -206,6 +236,22 @@ class ExamResult:
         """The findings that reach the operating point, the highest score first."""
         findings = [(view, finding) for view in self.views for finding in view.marked(self.threshold)]
         return sorted(findings, key=lambda item: -item[1].score)
+
+    def lesions(self) -> list[list[tuple[ViewResult, Finding]]]:
+        """The marked findings with those of CC and MLO that are one lesion together, the highest score first."""
+        lesions: dict[tuple[object, ...], list[tuple[ViewResult, Finding]]] = {}
+        for number, (view, finding) in enumerate(self.marked()):
+            key = (number,) if finding.lesion is None else (view.laterality, finding.lesion)
+            lesions.setdefault(key, []).append((view, finding))
+        return list(lesions.values())
+
+    @property
+    def suspicious(self) -> frozenset[Laterality]:
+        """The breasts that reach the operating point of breasts; if there is none, those with a marked finding."""
+        point = self.method.operating_point.breast
+        if point is not None:
+            return frozenset(side for side, score in self.breast_scores.items() if score >= point)
+        return frozenset(view.laterality for view, _ in self.marked())
 
     def predictions(self) -> Predictions:
         """The findings without images, as files of predictions hold them."""

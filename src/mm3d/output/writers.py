@@ -59,6 +59,7 @@ def _write_exam_record(result: ExamResult, folder: Path, seconds: Mapping[str, f
         breasts=dict(result.breast_scores),
         score=result.score,
         marked=len(result.marked()),
+        lesions=len(result.lesions()),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         warnings=list(result.warnings),
         notes=list(result.notes),

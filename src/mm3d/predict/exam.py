@@ -42,7 +42,7 @@ from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
 from mm3d.data.prepare.run import prepare_breasts
 from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.data.records import Breast, Modality, View
-from mm3d.output.predictions import Finding, ViewPrediction
+from mm3d.output.predictions import Finding, ViewPrediction, choose_distinct
 from mm3d.output.result import ExamResult, Method, ReadProblem, ViewResult
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.errors import InputError
@@ -349,7 +349,7 @@ def match_lesions(
     marked = [
         (finding.score, v, n, nipple_distance(finding, image))
         for v, (view, image) in enumerate(zip(views, images, strict=True))
-        for n, finding in enumerate(view.findings)
+        for n, finding in ((n, view.findings[n]) for n in choose_distinct(view.findings))
         if finding.score >= threshold
     ]
     lesions: dict[tuple[int, int], int] = {}

@@ -28,7 +28,7 @@ from mm3d.model import weights
 from mm3d.model.config import EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.output.record import RECORD, write_record
-from mm3d.output.result import ExamResult, Method, OperatingPoint
+from mm3d.output.result import Calibration, ExamResult, Method, OperatingPoint
 from mm3d.output.writers import write_results
 from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam, read_archive
 from mm3d.predict.folder import (
@@ -216,6 +216,7 @@ def make_setup(options: Options, synthetic: bool) -> Setup:
         prepare=to_dict(prepare),
         predict=to_dict(options.settings),
         identifiers=options.identifiers,
+        calibration=read_calibration(header),
     )
     jobs = worker_count(options.jobs)
     load = partial(_load_model, path, options.chunk, engine, options.precision)
@@ -256,7 +257,15 @@ def choose_operating_point(threshold: float | None, file: str | None, header: we
     trained_on = header.provenance.get("input")  # a point in the weights is for what they were trained on
     modality = None if trained_on is None else modality_of(trained_on)
     threshold = _check_threshold(own.get("threshold"), "the weights")
-    return OperatingPoint(threshold, str(own.get("source", "of the weights")), modality)
+    breast = own.get("breast")
+    breast = None if breast is None else _check_threshold(breast, "the weights for breasts")
+    return OperatingPoint(threshold, str(own.get("source", "of the weights")), modality, breast)
+
+
+def read_calibration(header: weights.WeightsHeader) -> Calibration | None:
+    """The calibration in the weights, if there is one."""
+    own = header.provenance.get("calibration")
+    return None if own is None else from_dict(Calibration, own, "the calibration in the weights")
 
 
 def _read_evaluation(text: str) -> OperatingPoint:
@@ -282,7 +291,9 @@ def _read_evaluation(text: str) -> OperatingPoint:
         raise InputError(f"{path} has no operating point {name!r}; it has {', '.join(points)}.")
     chosen = name or next(iter(points))
     threshold = _check_threshold(points[chosen].get("threshold"), f"{path}, {chosen},")
-    return OperatingPoint(threshold, f"{chosen} false positives per volume", systems[0].get("modality"))
+    breasts = [point for point in systems[0]["operating_points"] if point.get("of") == "breasts"][:1]
+    breast = next((_check_threshold(point.get("threshold"), f"breasts in {path}") for point in breasts), None)
+    return OperatingPoint(threshold, f"{chosen} false positives per volume", systems[0].get("modality"), breast)
 
 
 def _check_threshold(threshold: Any, owner: str) -> float:
@@ -378,8 +389,9 @@ class Run:
             view, finding = marked[0]
             where = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
             best = f", the highest {finding.score:.2f} in {view.view.upper()}{where}"
-        counted = _count(len(marked), "finding")
-        say(self.console, f"exam {exam.code}: score {result.score:.2f}, {counted} marked{best}.")
+        lesions = len(result.lesions())
+        counted = f"{_count(lesions, 'finding')} marked" + f" in {len(marked)} places" * (len(marked) > lesions)
+        say(self.console, f"exam {exam.code}: score {result.score:.2f}, {counted}{best}.")
         for problem in result.problems:
             say(self.console, f"problem: exam {exam.code}: {problem.reason}")
         for warning in result.warnings:

@@ -3,6 +3,7 @@
 Names of files, texts in weights and cells of tables may be somebody else's, so all of it goes through `printable`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from mm3d.shared.printable import printable
+
+LINES = 10  # of progress, where it is not a bar
 
 
 class Console(rich.console.Console):  # noqa: TID251
@@ -35,11 +38,40 @@ class Console(rich.console.Console):  # noqa: TID251
 
 @contextmanager
 def show_progress(console: Console, doing: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar while the block runs. The block calls the function that it is given once for each finished thing."""
+    """Show a bar while the block runs. The block calls the function that it is given once for each finished thing.
+
+    In a file or a pipe, where a bar would share its line with what is printed, there are lines instead, ten at most.
+    """
+    if not console.is_terminal:
+        yield _print_progress(console, doing, total)
+        return
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(doing, total=total)
         yield lambda: bar.advance(task)
+
+
+def _print_progress(console: Console, doing: str, total: int) -> Callable[[], None]:
+    done, began = 0, time.monotonic()
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if done == total or done * LINES // total > (done - 1) * LINES // total:
+            left = (time.monotonic() - began) * (total - done) / done
+            remaining = f", about {describe_time(left)} left" if done < total else ""
+            say(console, f"{doing}: {done} of {total}{remaining}")
+
+    return advance
+
+
+def describe_time(seconds: float) -> str:
+    """A time as people say it."""
+    for unit, length in (("hour", 3600), ("minute", 60)):
+        if seconds >= 1.5 * length:
+            return f"{round(seconds / length)} {unit}s"
+    count = max(1, round(seconds))
+    return f"{count} second{'s' * (count != 1)}"
 
 
 def say(console: Console, text: str) -> None:

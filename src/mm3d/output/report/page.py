@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mm3d.data.prepare.region import breast_region
-from mm3d.output.predictions import Finding
+from mm3d.output.predictions import Finding, choose_distinct
 from mm3d.output.report.frames import EncodedView, encode
 from mm3d.output.result import ExamResult, ViewResult
 from mm3d.shared.errors import InputError
@@ -81,28 +81,33 @@ def _title(result: ExamResult) -> str:
 def _content(result: ExamResult, encoded: Sequence[EncodedView]) -> dict[str, Any]:
     """The data that the page's program reads. Slices are 0-based here, and 1-based on the screen."""
     views = zip(result.views, encoded, number_lesions(result), strict=True)
+    calibration = result.method.calibration
     return {
         "version": result.method.version,
         "title": _title(result),
         "score": result.score,
         "breasts": dict(result.breast_scores),
+        "percents": {side: calibration.percent(score) for side, score in result.breast_scores.items()}
+        if calibration
+        else {},
+        "suspicious": sorted(result.suspicious),
+        "explanation": explain_scores(result),
         "threshold": result.threshold,
         "weights": result.method.weights,
         "intendedUse": result.method.intended_use,
         "warnings": list(result.warnings),
-        "problems": [*(problem.reason for problem in result.problems), *result.notes],
+        "problems": [*(problem.reason for problem in result.problems), *result.warnings, *result.notes],
         "unread": [p.laterality + p.position for p in result.problems if p.laterality and p.position],
         "views": [_view(view, frames, numbers) for view, frames, numbers in views],
     }
 
 
-def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int]) -> dict[str, Any]:
+def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int | None]) -> dict[str, Any]:
     slices, height, width = view.frames.shape
     return {
         "laterality": view.laterality,
         "position": view.position,
-        "modality": view.modality,
-        "kind": view.kind or view.modality,
+        "modality": view.kind or view.modality,  # what the screen calls the image
         "slices": slices,
         "height": height,
         "width": width,
@@ -121,29 +126,50 @@ def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int]) -> dic
                 "weights": stored_weights(finding, slices),
             }
             for finding, number in zip(view.findings, numbers, strict=True)
+            if number is not None
         ],
     }
 
 
-def number_lesions(result: ExamResult) -> list[list[int]]:
-    """For each view, a number for each of its findings: 1 for the lesion with the highest score in the exam, and so on.
+def explain_scores(result: ExamResult) -> str:
+    """The sentence that says why a breast's score and its marks may disagree; a second one if there are percentages."""
+    what = (
+        "counts all that the detector suspects in it, also what is too low to be marked, so that it may be high without"
+    )
+    what += " a mark"
+    if result.method.predict.get("scores") == "max":
+        what = "is that of its highest finding, whether it is marked or not"
+    point = result.method.operating_point.breast
+    amber = "a finding in it is marked" if point is None else f"it reaches its own operating point of {point:.2g}"
+    text = f"The score of a breast {what}; it is amber if {amber}, and the exam has the score of its higher breast."
+    if result.method.calibration is not None:
+        source = result.method.calibration.source
+        text += f" Percentages are the share of breasts of such a score that had cancer ({source})."
+    return text
+
+
+def number_lesions(result: ExamResult) -> list[list[int | None]]:
+    """For each view, a number for each of its findings: 1 for the lesion with the highest score in the exam, and so on;
+    None for those that are not shown, because a higher one of their view is the same lesion.
 
     The findings of a breast with the same `lesion` are one lesion. Its score is the highest of theirs.
     """
     scores: dict[tuple[object, ...], float] = {}
-    lesions: list[list[tuple[object, ...]]] = []
+    lesions: list[dict[int, tuple[object, ...]]] = []  # for each view, by the number of the finding
     for v, view in enumerate(result.views):
-        lesions.append(
-            [
-                (view.laterality, f.lesion) if f.lesion is not None else (v, n, "single")
-                for n, f in enumerate(view.findings)
-            ]
-        )
-        for finding, lesion in zip(view.findings, lesions[-1], strict=True):
+        lesions.append({})
+        for n in sorted(choose_distinct(view.findings)):
+            finding = view.findings[n]
+            lesion = (v, n, "single") if finding.lesion is None else (view.laterality, finding.lesion)
+            lesions[-1][n] = lesion
             scores[lesion] = max(finding.score, scores.get(lesion, 0.0))
     order = sorted(scores, key=lambda lesion: -scores[lesion])  # equal scores stay in the order of the views
     numbers = {lesion: number for number, lesion in enumerate(order, 1)}
-    return [[numbers[lesion] for lesion in view] for view in lesions]
+    counts = (len(view.findings) for view in result.views)
+    return [
+        [numbers[view[n]] if n in view else None for n in range(count)]
+        for view, count in zip(lesions, counts, strict=True)
+    ]
 
 
 def stored_weights(finding: Finding, slices: int) -> list[float] | None:

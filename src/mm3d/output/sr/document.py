@@ -9,7 +9,7 @@ of the first pixel, as in DICOM's SCOORD.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,7 @@ class Location(NamedTuple):
     """Where a marked finding lies in the files of its view."""
 
     name: str  # such as LCC DBT 1, or LCC1 DBT 1 in a repeated view; unique in the exam
+    lesion: tuple[str, ...]  # the names of all findings of its lesion, its own among them
     view: ViewResult
     header: Header  # of the file
     frame: int | None  # from 1; None if the file holds one image
@@ -109,9 +110,12 @@ class Sources:
         ]
 
     def tracking_uid(self, finding: Location) -> UID:
-        """The same in both reports, and in every report of these findings."""
-        place = (str(finding.header.context.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
-        return uid(*place, self.result.method.version, self.result.method.weights)
+        """The same for all findings of a lesion, in both reports, and in every report of these findings."""
+        places: list[str] = []
+        for one in self.findings:
+            if one.lesion == finding.lesion:
+                places += (str(one.header.context.SOPInstanceUID), str(one.frame), repr(one.box), one.name)
+        return uid(*places, self.result.method.version, self.result.method.weights)
 
     def identity(self) -> list[str]:
         """Everything that makes a report this report; where the files lie is not part of it."""
@@ -139,7 +143,9 @@ def read_sources(result: ExamResult) -> Sources:
         if (header.patient, header.study) != (first.patient, first.study):
             raise InputError(f"{header.path} is not of the study of {first.path}; report one study at a time.")
         _check_uids(header.context, header.path)
-    findings = [location for view in result.views for location in _locate_findings(view, result.threshold)]
+    findings = _name_lesions(
+        [location for view in result.views for location in _locate_findings(view, result.threshold)]
+    )
     return Sources(result, tuple(_find_unread(result, first.study)), tuple(findings))
 
 
@@ -168,7 +174,17 @@ def _find_unread(result: ExamResult, study: str) -> Iterator[tuple[Laterality, P
 def _locate_findings(view: ViewResult, threshold: float) -> Iterator[Location]:
     for number, finding in enumerate(view.marked(threshold), 1):
         header, frame = _find_frame(view, finding)
-        yield Location(f"{view.name} {number}", view, header, frame, _box_in_file(view, finding), finding.score)
+        name = f"{view.name} {number}"
+        lesion = (name,) if finding.lesion is None else (view.laterality, str(finding.lesion))
+        yield Location(name, lesion, view, header, frame, _box_in_file(view, finding), finding.score)
+
+
+def _name_lesions(findings: Sequence[Location]) -> list[Location]:
+    """Findings with the names of all findings of their lesions, instead of the lesions' numbers."""
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for finding in findings:
+        names[finding.lesion] = (*names.get(finding.lesion, ()), finding.name)
+    return [finding._replace(lesion=names[finding.lesion]) for finding in findings]
 
 
 def _find_frame(view: ViewResult, finding: Finding) -> tuple[Header, int | None]:

@@ -61,7 +61,7 @@ def _finding_group(sources: Sources, finding: Location) -> Dataset:
     outline = {"GraphicType": "POLYLINE", "GraphicData": corners}
     side = SIDES[finding.view.laterality]
     rows = [
-        *_tracking(sources.tracking_uid(finding), finding.name),
+        *_tracking(sources.tracking_uid(finding), ", ".join(finding.lesion)),
         make_code("CONTAINS", codes.FINDING, codes.LESION),
         _site(side),
         *make_algorithm(sources, "HAS CONCEPT MOD"),

@@ -92,17 +92,21 @@ class List {
     const scores = [["Exam", exam.score], ["Right", exam.breasts.R], ["Left", exam.breasts.L]];
     const shown = scores.filter(([, score]) => score !== null && score !== undefined);
     for (const [name, score] of shown) {
-      const high = score >= exam.threshold ? "high" : "";
+      const high = exam.suspicious.some((side) => name === "Exam" || name === SIDES[side]) ? "high" : "";
       const bar = element("span", { className: "bar", "aria-hidden": "true" }, element("i"));
       bar.firstChild.style.width = `${100 * score}%`;
-      const value = element("dd", {}, twoDigits(score), bar);
+      const percent = exam.percents[name[0]];
+      const shownScore = percent === undefined ? twoDigits(score) : `${twoDigits(score)} · ${percent.toPrecision(2)}%`;
+      const value = element("dd", {}, shownScore, bar);
       document.getElementById("scores").append(element("div", { className: high }, element("dt", {}, name), value));
     }
+    document.getElementById("scores").after(element("p", { className: "explained" }, exam.explanation));
   }
 
   tellAbout() {
     document.getElementById("banner").textContent = `Weights ${exam.weights}: ${exam.intendedUse}`;
-    document.getElementById("warnings").textContent = exam.warnings.map((text) => `Warning, ${text}`).join(" ");
+    const warnings = exam.warnings.map((warning) => ` Warning, ${warning}`).join("");
+    document.getElementById("banner").append(element("strong", {}, warnings));
     const problems = document.getElementById("problems");
     problems.hidden = !exam.problems.length;
     problems.querySelector("ul").append(...exam.problems.map((problem) => element("li", {}, problem)));
@@ -126,9 +130,9 @@ function sizes() {
   const percents = new Map();
   for (const view of exam.views) {
     const percent = Math.round((100 * view.frameWidth) / view.width);
-    percents.set(view.kind, Math.min(percent, percents.get(view.kind) ?? 100));
+    percents.set(view.modality, Math.min(percent, percents.get(view.modality) ?? 100));
   }
-  return `${[...percents].map(([kind, percent]) => `${kind} at ${percent}%`).join(" and ")} of the stored size`;
+  return `${[...percents].map(([modality, percent]) => `${modality} at ${percent}%`).join(" and ")} of the stored size`;
 }
 
 function size(finding) {

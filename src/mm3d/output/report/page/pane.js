@@ -1,6 +1,7 @@
 // A place of the hanging: the images of one view (DBT, FFDM, or both), one of them shown, with its marks.
 
 const SIDES = { R: "Right", L: "Left" };
+const MODALITIES = { DBT: "tomosynthesis", FFDM: "mammogram" };
 const FADED = 0.1; // of the largest w: here a mark is gone
 const FULL = 0.5; // and from here on it is there
 const GHOST = 0.35; // opacity of the selected finding on other slices
@@ -112,8 +113,9 @@ class Pane {
       finding.mark = drawn("g", { class: "mark" }, finding.frame, finding.caption);
       finding.mark.finding = finding;
     }
-    const alike = this.views.filter((other) => other.kind === view.kind);
-    view.label = alike.length > 1 ? `${view.kind} ${alike.indexOf(view) + 1}` : view.kind;
+    const count = this.views.filter((other) => other.modality === view.modality).length;
+    const number = this.views.filter((other) => other.modality === view.modality).indexOf(view) + 1;
+    view.label = count > 1 ? `${view.modality} ${number}` : view.modality;
     view.button = element("button", { type: "button", tabIndex: -1 }, view.label);
     view.button.addEventListener("click", () => this.choose(view));
     this.modality.append(view.button);

@@ -56,7 +56,7 @@ class Rail {
 
   draw() {
     const view = this.pane.view;
-    this.slider.setAttribute("aria-label", `Slice of ${this.pane.name}, ${view.kind}`);
+    this.slider.setAttribute("aria-label", `Slice of ${this.pane.name}, ${MODALITIES[view.modality] ?? view.modality}`);
     this.slider.setAttribute("aria-valuemax", view.slices);
     this.ends[0].textContent = view.slices > 1 ? "1" : "";
     this.ends[1].textContent = view.slices > 1 ? String(view.slices) : "";
