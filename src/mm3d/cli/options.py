@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -64,6 +65,35 @@ def add_preparation(parser: argparse._ActionsContainer, by: str = "") -> None:
         "the breast; auto takes the window, if there is one and the image is not For Processing"
     )
     add("--intensity", "auto", intensity, choices=("auto", "window", "percentile"))
+
+
+PICTURES = ("table", "columns", "modality", "stretch")  # options that say what pictures and arrays show
+
+
+def add_pictures(group: argparse._ArgumentGroup, folder: str) -> None:
+    """Add the options of PICTURES. `folder` is what help calls the folder with the images."""
+    option = group.add_argument
+    table = f"CSV or JSON file that says what the images show (default: the only CSV file of {folder}, or a JSON file "
+    table += "beside each image)"
+    option("--table", type=Path, metavar="FILE", help=table)
+    columns = "names of the table's columns where docs/data.md has others, such as file=jpg,patient=PatientID"
+    option("--columns", type=_columns, metavar="NAMES", help=columns)
+    modality = "what the images are, where neither the table nor the number of slices says it (default: FFDM)"
+    option("--modality", choices=("FFDM", "film", "DBT"), help=modality)
+    stretch = "height over width of the pixels of squashed pictures, such as 1.7 (default: 1)"
+    option("--stretch", type=float, metavar="K", help=stretch)
+
+
+def given_pictures(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of PICTURES that are not None."""
+    return {name: value for name in PICTURES if (value := getattr(arguments, name)) is not None}
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name.strip() and column.strip() for name, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as file=jpg,patient=PatientID")
+    return {name.strip(): column.strip() for name, _, column in pairs}
 
 
 def given_preparation(arguments: argparse.Namespace) -> dict[str, Any]:

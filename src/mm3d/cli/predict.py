@@ -5,7 +5,17 @@ import os
 import time
 from pathlib import Path
 
-from mm3d.cli.options import FOR_TORCH, PREPARATION, Commands, add_max_pixels, add_preparation, share, whole_number
+from mm3d.cli.options import (
+    FOR_TORCH,
+    PREPARATION,
+    Commands,
+    add_max_pixels,
+    add_pictures,
+    add_preparation,
+    given_pictures,
+    share,
+    whole_number,
+)
 
 
 def add_predict(commands: Commands) -> None:
@@ -19,7 +29,11 @@ def add_predict(commands: Commands) -> None:
         "folder, only predictions are written. For research, not for clinical use; docs/predict.md has more.",
     )
     predict.add_argument(
-        "exams", type=Path, nargs="+", metavar="EXAM", help="DICOM files, folders of them, or one prepared folder"
+        "exams",
+        type=Path,
+        nargs="+",
+        metavar="EXAM",
+        help="DICOM files, folders of them, one prepared folder, or pictures or arrays",
     )
     predict.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
     predict.add_argument(
@@ -48,6 +62,7 @@ def add_predict(commands: Commands) -> None:
         "models on processors that have it, and changes scores by up to about 0.02",
     )
     _add_exams(predict.add_argument_group("DICOM exams"))
+    add_pictures(predict.add_argument_group("pictures and arrays, such as PNG or NIfTI, instead of DICOM"), "EXAM")
     predict.add_argument_group("prepared folders").add_argument(
         "--split", metavar="NAME", help="predict only this part of the cohort, such as test"
     )
@@ -110,6 +125,7 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
 def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
+    from mm3d.predict.pictures import PictureOptions
     from mm3d.predict.run import Options, run
     from mm3d.predict.settings import PredictSettings
 
@@ -127,5 +143,6 @@ def _predict(arguments: argparse.Namespace) -> int:
         preparation={name: value for name in PREPARATION if (value := getattr(arguments, name)) is not None} or None,
         jobs=arguments.jobs,
         max_pixels=arguments.max_pixels * 1_000_000,
+        pictures=PictureOptions(**given_pictures(arguments)),
     )
     return run(arguments.exams, arguments.output, options, began)

@@ -4,14 +4,19 @@ import argparse
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from mm3d.cli.options import Commands, add_max_pixels, add_preparation, given_preparation, share
+from mm3d.cli.options import (
+    Commands,
+    add_max_pixels,
+    add_pictures,
+    add_preparation,
+    given_pictures,
+    given_preparation,
+    share,
+)
 from mm3d.data.datasets import DATASETS, find_reader
 from mm3d.data.records import Cohort
 from mm3d.shared.errors import InputError
-
-FOR_IMAGES = ("table", "columns", "modality", "stretch")  # options of `datasets.images.read`
 
 
 def add_prepare(commands: Commands) -> None:
@@ -37,23 +42,8 @@ def add_prepare(commands: Commands) -> None:
         "--jobs", type=int, metavar="N", help="number of worker processes (default: one for each core)"
     )
     add_max_pixels(prepare)
-    option = prepare.add_argument_group("for DATASET images only").add_argument
-    table = "CSV or COCO file that describes the images (default: the only CSV file of FOLDER)"
-    option("--table", type=Path, metavar="FILE", help=table)
-    columns = "names of the table's columns where docs/data.md has others, such as file=jpg,patient=PatientID"
-    option("--columns", type=_columns, metavar="NAMES", help=columns)
-    modality = "what the images are, where the table does not say it (default: FFDM); DBT: single slices"
-    option("--modality", choices=("FFDM", "film", "DBT"), help=modality)
-    stretch = "height over width of the pixels of squashed pictures, such as 1.7 (default: 1)"
-    option("--stretch", type=float, metavar="K", help=stretch)
+    add_pictures(prepare.add_argument_group("for DATASET images only"), "FOLDER")
     prepare.set_defaults(run=_prepare)
-
-
-def _columns(text: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(name.strip() and column.strip() for name, _, column in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as file=jpg,patient=PatientID")
-    return {name.strip(): column.strip() for name, _, column in pairs}
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -62,8 +52,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from mm3d.data.prepare.run import run
 
     read: Callable[..., Cohort] = find_reader(arguments.dataset)
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in FOR_IMAGES}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = given_pictures(arguments)
     if given and arguments.dataset != "images":
         raise InputError(f"--{next(iter(given))} is for the dataset images only; leave it out.")
     read = functools.partial(read, **given)

@@ -50,16 +50,19 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a table says of a JPEG, PNG or TIFF file, which has no header to say it."""
+    """What a table says of a picture or an array, which has no header to say it."""
 
     stretch: float = 1.0  # height over width of a stored pixel: above 1 if the picture was squashed to its size
     pixel_spacing: float | None = None  # mm, from left to right
+    slice_spacing: float | None = None  # mm
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.stretch <= 10:
             raise InputError(f"the stretch {self.stretch} of a picture is not between 0.1 and 10")
-        if self.pixel_spacing is not None and not 0 < self.pixel_spacing < 10:
-            raise InputError(f"the pixel spacing {self.pixel_spacing} of a picture is not between 0 and 10 mm")
+        for name in ("pixel_spacing", "slice_spacing"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 10:
+                raise InputError(f"the {name.replace('_', ' ')} {value} of a picture is not between 0 and 10 mm")
 
 
 @dataclass(frozen=True)

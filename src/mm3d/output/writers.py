@@ -21,6 +21,7 @@ WRITERS: dict[str, Callable[[ExamResult, Path], None]] = {
     "sr/measurements.dcm": write_measurement_report,
     "sr/cad.dcm": write_cad_report,
 }
+REPORTS_ON_FILES = ("sr/measurements.dcm", "sr/cad.dcm")  # they refer to DICOM files: of other images there are none
 PACKAGES = ("torch", "numpy", "pydicom")  # and the engine, if it is not torch
 FILES = (*WRITERS, RECORD)  # run.json comes last: an exam that has one is complete
 
@@ -29,7 +30,8 @@ def write_results(result: ExamResult, folder: Path) -> None:
     """Write all files of an exam into its folder."""
     start = time.perf_counter()
     for name, write in WRITERS.items():
-        write(result, folder / name)
+        if name not in REPORTS_ON_FILES or all(view.headers for view in result.views):
+            write(result, folder / name)
     _write_exam_record(result, folder, {**result.seconds, "outputs": time.perf_counter() - start})
 
 

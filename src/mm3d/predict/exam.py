@@ -71,15 +71,21 @@ class Exam:
 
     code: str  # a hash of the study's UID
     breasts: tuple[Breast, ...]  # with the views that the model is given
-    headers: Mapping[Path, Header]  # of all its images that can be read, used or not
+    headers: Mapping[Path, Header]  # of all its images that can be read, used or not; none of pictures
     notes: tuple[str, ...]  # what was left out by rule
     problems: tuple[ReadProblem, ...]
     other_files: int = 0  # files beside it that are no mammography, if it is the only exam
 
     @property
+    def files(self) -> list[Path]:
+        """All its files: of DICOM, used or not; of pictures and arrays, those that are used."""
+        used = (path for breast in self.breasts for view in breast.views for path in view.files)
+        return list(dict.fromkeys((*self.headers, *used)))
+
+    @property
     def stamp(self) -> str:
         """Changes with the exam's files: their names, sizes and times."""
-        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.headers]
+        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
         return hashlib.sha256(json.dumps(sorted(stats)).encode()).hexdigest()
 
 
@@ -161,10 +167,10 @@ def find_exams(found: FoundFiles, prefer: Modality, identifiers: bool) -> Archiv
     for code in dict.fromkeys((*headers, *problems)):  # an exam is one even if none of its files can be read
         used, notes = [], []
         for breast in breasts[code]:
-            views, more = _choose_views(breast, headers[code], prefer)
-            used.append(replace(breast, views=views))
+            chosen, more = choose_views(breast, headers[code], prefer)
+            used.append(chosen)
             notes += more
-            for view in views:
+            for view in chosen.views:
                 own, name = [headers[code][path] for path in view.files], f"{view.laterality} {view.position}"
                 notes += [f"{name}: {note}" for note in describe_headers(own)]
                 if view.kind == "synthesised 2D":
@@ -229,24 +235,27 @@ def _describe_problem(file: UnusedFile, identifiers: bool) -> ReadProblem:
     return ReadProblem(f"{name}: {reason}" if name else reason, file.laterality, file.position, (file.path,))
 
 
-def _choose_views(
-    breast: Breast, headers: Mapping[Path, Header], prefer: Modality
-) -> tuple[tuple[View, ...], list[str]]:
+def choose_views(breast: Breast, headers: Mapping[Path, Header], prefer: Modality) -> tuple[Breast, list[str]]:
     """Choose the views of a breast that the model is given: for each position one kind, `prefer` if there are both; and
-    images For Processing only if there are none For Presentation."""
-    chosen, notes = [], []
+    images For Processing only if there are none For Presentation. Pictures have no headers."""
+    chosen: list[View] = []
+    notes = []
+
+    def of(view: View) -> Header | None:
+        return headers.get(view.files[0])
+
     for position in ("CC", "MLO"):
         name = f"{breast.laterality} {position}"
         views = [view for view in breast.views if view.position == position]
         kept = [view for view in views if view.modality == prefer] or views
         if len(kept) < len(views):
             notes.append(f"{name}: of a volume and a mammogram, the {KINDS[prefer]} is taken.")
-        shown = [view for view in kept if not headers[view.files[0]].for_processing] or kept
+        shown = [view for view in kept if (header := of(view)) is None or not header.for_processing] or kept
         if len(shown) < len(kept):
             notes.append(f"{name}: the image For Presentation is used, the one For Processing is left out.")
         # Views with a displaced implant come last, so that CC and MLO of one kind go through the model together.
-        chosen += sorted(shown, key=lambda view: headers[view.files[0]].displaced)
-    return tuple(chosen), notes
+        chosen += sorted(shown, key=lambda view: (header := of(view)) is not None and header.displaced)
+    return replace(breast, views=tuple(chosen)), notes
 
 
 def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path, start_seconds: float) -> ExamResult:
@@ -273,10 +282,10 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
         for view in b.views
         for note in view.file.notes
     ]
-    header = next(iter(exam.headers.values()))
-    known = {name: str(header.context.get(name, "")) for name in IDENTIFIERS if setup.method.identifiers}
+    contexts = [header.context for header in exam.headers.values() if setup.method.identifiers][:1]
+    known = {name: str(context.get(name, "")) for context in contexts for name in IDENTIFIERS}
     return ExamResult(
-        exam=known.get("StudyInstanceUID") or exam.code,
+        exam=known.get("StudyInstanceUID") or predictions[0].exam,
         patient=known.get("PatientID") or predictions[0].patient,
         views=tuple(views),
         breast_scores={breast.laterality: breast.score or 0.0 for breast in predictions},
@@ -287,7 +296,7 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
         problems=(*exam.problems, *failures),
         notes=(*exam.notes, *notes),
         warnings=tuple(warning for breast in breasts for view in breast.views for warning in _warn_of(view)),
-        files={"count": len(exam.headers), "stamp": exam.stamp},
+        files={"count": len(exam.files), "stamp": exam.stamp},
         other_files=exam.other_files,
         seconds={"start": start_seconds + loaded - read, "read": read - began, "model": detected - loaded},
     )
@@ -303,7 +312,7 @@ def _read_images(exam: Exam, setup: Setup, work: Path) -> tuple[list[PreparedBre
     for failure in failures:
         view = views[failure.subject]
         reason = f"{view.name.removeprefix(exam.code).strip()}: {failure.reason}"
-        reason = hide_paths(reason, list(exam.headers), setup.method.identifiers)
+        reason = hide_paths(reason, exam.files, setup.method.identifiers)
         problems.append(ReadProblem(reason, view.laterality, view.position, view.files))
     if not breasts:
         raise InputError(" ".join(problem.reason for problem in problems))

@@ -11,7 +11,7 @@ from typing import Any
 from mm3d.output.predictions import BreastPrediction, read_json
 from mm3d.output.record import RECORD, read_record, write_record
 from mm3d.output.result import Method
-from mm3d.output.writers import FILES
+from mm3d.output.writers import FILES, REPORTS_ON_FILES
 from mm3d.predict.exam import Exam
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import REMEDY, check_settings, difference, refuse_files
@@ -94,7 +94,8 @@ def is_finished(folder: Path, exam: Exam) -> bool:
     if record is None or exam.problems or record.get("problems") or "failure" in record:
         return False
     same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
-    return same and all((folder / name).is_file() for name in FILES)
+    own = [name for name in FILES if exam.headers or name not in REPORTS_ON_FILES]
+    return same and all((folder / name).is_file() for name in own)
 
 
 def place_results(complete: Path, folder: Path, exam: Exam, method: Method) -> None:
@@ -106,8 +107,11 @@ def place_results(complete: Path, folder: Path, exam: Exam, method: Method) -> N
     reason = "The run ended while the files were being replaced; predict the exam again."
     write_record(folder, **(_read_own_record(folder, exam, method) | {"failure": reason, "replacing": True}))
     for name in FILES:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (complete / name).replace(folder / name)
+        if (complete / name).exists():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (complete / name).replace(folder / name)
+        else:  # a structured report, and the images are no DICOM
+            (folder / name).unlink(missing_ok=True)
 
 
 def write_failure(folder: Path, exam: Exam, method: Method, reason: str) -> None:

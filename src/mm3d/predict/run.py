@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -42,6 +42,7 @@ from mm3d.predict.folder import (
     read_results,
     write_failure,
 )
+from mm3d.predict.pictures import PictureOptions, find_picture_exams, has_pictures, read_pictures
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.config import from_dict, parse_json, show, to_dict
 from mm3d.shared.console import Console, say, show_progress
@@ -74,6 +75,7 @@ class Options:
     preparation: dict[str, Any] | None = None  # what differs from the preparation of the weights
     jobs: int | None = None
     max_pixels: int = MAX_PIXELS  # of all slices of a view
+    pictures: PictureOptions = field(default_factory=PictureOptions)
 
 
 def run(given: Sequence[Path], output: Path, options: Options, began: float) -> int:
@@ -91,10 +93,12 @@ def run(given: Sequence[Path], output: Path, options: Options, began: float) -> 
         return predict_exams(given, output, options, began)
     if len(given) > 1:
         raise InputError(f"{prepared[0]} is a prepared folder; give it alone, or only DICOM files and folders.")
-    if options != replace(options, threshold=None, operating_point=None, identifiers=False, preparation=None):
+    if options != replace(
+        options, threshold=None, operating_point=None, identifiers=False, preparation=None, pictures=PictureOptions()
+    ):
         raise InputError(
-            f"{prepared[0]} is a prepared folder, of which only predictions are written; operating points, identifiers "
-            "and sizes are for DICOM exams."
+            f"{prepared[0]} is a prepared folder, of which only predictions are written; operating points, "
+            "identifiers, sizes and tables are for exams."
         )
     return predict_prepared(prepared[0], output, options)
 
@@ -148,12 +152,12 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
             raise InputError(f"{output} is inside {path}, which is read; give another folder with -o.")
     console = Console()
     with console.status("looking for exams"):
-        found = read_archive(given)
-        setup = make_setup(options, found.synthetic)
-        archive = find_exams(found, modality_of(setup.input), options.identifiers)
+        setup, archive = _find_exams(given, options)
     if not archive.exams:
         why = f" ({archive.problems[0].reason})" if archive.problems else ""
-        raise InputError(f"{given[0]} has no mammography that can be read{why}; give DICOM exams.")
+        raise InputError(
+            f"{given[0]} has no mammography that can be read{why}; give DICOM exams, or pictures with a table."
+        )
     output.mkdir(parents=True, exist_ok=True)
     remove_partial(output)
     single = open_folder(output, archive.exams, setup.method)
@@ -162,6 +166,19 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
         problems = (*exam.problems, *archive.problems)
         archive = Archive((replace(exam, problems=problems, other_files=archive.other_files),), (), archive.other_files)
     return Run(output, single, archive, setup, console).run(time.perf_counter() - began)
+
+
+def _find_exams(given: Sequence[Path], options: Options) -> tuple[Setup, Archive]:
+    """The exams in what a user gives, and how they are predicted. Pictures and arrays count only where there is no
+    DICOM, because exports have pictures beside it."""
+    said = options.pictures != PictureOptions()
+    found = None if said else read_archive(given)
+    if found is None or (not found.images and has_pictures(given)):
+        cohort = read_pictures(given, options.pictures)
+        setup = make_setup(options, synthetic=False)
+        return setup, find_picture_exams(cohort, modality_of(setup.input))
+    setup = make_setup(options, found.synthetic)
+    return setup, find_exams(found, modality_of(setup.input), options.identifiers)
 
 
 def choose_input(options: Options, header: weights.WeightsHeader) -> tuple[InputName, Histogram | None]:
@@ -366,7 +383,7 @@ class Run:
                     place_results(work / "results", folder, exam, method)
         except Exception as error:
             self.model.result()  # if the weights are wrong, it is not the exam's fault, and the run ends
-            paths = [*exam.headers, *(path for problem in exam.problems for path in problem.files)]
+            paths = [*exam.files, *(path for problem in exam.problems for path in problem.files)]
             self._fail(exam, folder, hide_paths(describe_error(error), paths, method.identifiers))
         else:
             self._say_result(exam, result)

@@ -34,6 +34,7 @@ SYNTHETIC = "These breasts are synthetic: nothing measured on them is a clinical
 LISTS = ("cohort.json", "problems.csv", "manifest.csv")  # in the order in which they are written
 KEY = re.compile("[0-9a-zA-Z][0-9a-zA-Z-]*")
 REMEDY = "make it again with 'mm3d prepare' or 'mm3d phantom'"
+KEYED = ("stretch", "pixel_spacing")  # of a picture, what always was part of its key
 MANIFEST = (
     *("view", "patient", "exam", "laterality", "position", "modality", "label", "split"),
     *("findings", "malignant_findings", "slices", "height", "width", "file"),
@@ -121,7 +122,7 @@ def key_of(view: View, source: Any, settings: PrepareSettings) -> str:
     """The name of a prepared view's files. `source` is plain data that differs between different images."""
     content = [VERSION, view.name, view.laterality, view.upright, source, to_dict(settings)]
     if view.picture is not None:
-        content.append(to_dict(view.picture))
+        content.append({name: value for name, value in to_dict(view.picture).items() if name in KEYED or value})
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 

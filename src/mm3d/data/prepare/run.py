@@ -77,7 +77,8 @@ def prepare_views(
             done.append(prepared.read_view(folder, key, view))
             advance()
         else:
-            known = None if headers is None else tuple(headers[path] for path in view.files)
+            read = headers is None or view.picture is not None
+            known = None if headers is None or read else tuple(headers[path] for path in view.files)
             shown = None if display is None else display / f"{key}.npy"
             todo.append((view, key, shown, known))
     if todo:

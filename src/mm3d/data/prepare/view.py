@@ -30,7 +30,8 @@ from mm3d.data.prepare.region import (
     heavier_side,
     tissue_threshold,
 )
-from mm3d.data.records import View
+from mm3d.data.records import Picture, View
+from mm3d.data.volume_file import is_array, read_array
 from mm3d.shared.errors import InputError
 
 WHITE = 65535  # of prepared views in 16 bits: 0 is black, this is white
@@ -84,13 +85,13 @@ def begin_view(
     """Plan a view in files, and create its npy file, and one for its slices as they are shown if that is wanted.
 
     Headers that are given are not read again. A view with more than `max_pixels` is refused. Returns the headers in the
-    order of the slices (a picture has none), the plan, and whether the files are filled already.
+    order of the slices (pictures and arrays have none), the plan, and whether the files are filled already.
     """
     if view.picture is not None:
-        image, picture = read_picture(view.files[0], view.picture)
-        plan = plan_view(view, image, 1, lambda _: picture, settings)
-        _create(plan, 1, pixels, display_slices)
-        _fill(lambda _: picture, plan, pixels, range(1), display_slices)
+        image, slices = _read_slices(view.files[0], view.picture, max_pixels)
+        plan = plan_view(view, image, len(slices), slices.__getitem__, settings)
+        _create(plan, len(slices), pixels, display_slices)
+        _fill(slices.__getitem__, plan, pixels, range(plan.shape[0]), display_slices)
         return (), plan, True
     headers = sort_headers([read_header(path) for path in view.files] if headers is None else headers)
     count = sum(header.frames for header in headers)
@@ -102,6 +103,14 @@ def begin_view(
         if few:
             _fill(reader.read, plan, pixels, range(plan.shape[0]), display_slices)
     return headers, plan, few
+
+
+def _read_slices(path: Path, picture: Picture, max_pixels: int) -> tuple[StoredImage, NDArray[np.integer]]:
+    """The slices (S, rows, columns) of a picture or an array, and how they are stored."""
+    if is_array(path):
+        return read_array(path, picture, max_pixels)
+    image, pixels = read_picture(path, picture)
+    return image, pixels[None]
 
 
 def fill_view(
@@ -152,7 +161,7 @@ def plan_view(view: View, image: StoredImage, slice_count: int, read: ReadSlice,
     middle = _turn(middle, turned)
     outline = None
     try:
-        if view.picture is None:
+        if view.picture is None or slice_count > 1:  # nobody puts a label on a volume
             crop = breast_region(middle)
         else:
             outline = find_outline(middle)
