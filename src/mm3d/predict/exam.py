@@ -311,7 +311,8 @@ def _read_images(exam: Exam, setup: Setup, work: Path) -> tuple[list[PreparedBre
     problems = []
     for failure in failures:
         view = views[failure.subject]
-        reason = f"{view.name.removeprefix(exam.code).strip()}: {failure.reason}"
+        name = view.name.removeprefix(exam.code).strip() if exam.headers else f"{view.laterality} {view.position}"
+        reason = f"{name}: {failure.reason}"
         reason = hide_paths(reason, exam.files, setup.method.identifiers)
         problems.append(ReadProblem(reason, view.laterality, view.position, view.files))
     if not breasts:
