@@ -205,7 +205,12 @@ def test_below_the_operating_point_nothing_is_marked(tmp_path: Path) -> None:
         content = (out / "sr" / f"{name}.dcm").read_bytes()
         assert b"No finding reaches the operating point of 0.9; nothing is marked." in content
     assert record(out)["marked"] == 0
-    assert record(out)["method"]["operating_point"] == {"threshold": 0.9, "source": "validation", "chosen_on": "DBT"}
+    assert record(out)["method"]["operating_point"] == {
+        "threshold": 0.9,
+        "source": "validation",
+        "chosen_on": "DBT",
+        "breast": None,
+    }
     assert '"threshold":0.9' in (out / "report.html").read_text()
 
 
@@ -226,6 +231,25 @@ def test_what_the_weights_are_for_and_what_their_operating_point_is_not_for_is_s
         assert record(out)["notes"] == remarks
 
 
+def test_weights_bring_an_operating_point_of_breasts_and_a_calibration(tmp_path: Path) -> None:
+    calibration = {"slope": 2.0, "intercept": -1.0, "source": "a screening"}
+    own = write_weights(
+        tmp_path / "own.safetensors", operating_point={"threshold": 0.9, "breast": 0.01}, calibration=calibration
+    )
+    write_exam(tmp_path / "exam", "FFDM L CC")
+    out = tmp_path / "out"
+    assert predict(tmp_path / "exam", "-o", out, "--weights", own) == 0
+    method = record(out)["method"]
+    assert (method["operating_point"]["breast"], method["calibration"]) == (0.01, calibration)
+    page = (out / "report.html").read_text()
+    assert '"suspicious":["L"]' in page  # nothing is marked
+    assert '"percents":{"L":' in page
+    for wrong in ({"slope": -1.0, "intercept": 0.0, "source": ""}, {"slope": 1.0}, "high"):
+        bad = write_weights(tmp_path / "bad.safetensors", calibration=wrong)
+        assert predict(tmp_path / "exam", "-o", tmp_path / "bad", "--weights", bad) == 1
+        assert not (tmp_path / "bad").exists()
+
+
 def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
     header = weights.read_header(model)
     points = [
@@ -239,6 +263,7 @@ def test_operating_points_of_an_evaluation(tmp_path: Path, model: Path) -> None:
     assert choose_operating_point(None, str(path), header).remark({"FFDM"}) is None
     assert "Volumes are judged" in (choose_operating_point(None, str(path), header).remark({"DBT"}) or "")
     assert choose_operating_point(None, f"{path}:3D@0.25", header).threshold == 0.8
+    assert choose_operating_point(None, str(path), header).breast == 0.4
     assert choose_operating_point(0.3, None, header).threshold == 0.3
     assert "default" in choose_operating_point(None, None, header).source
     for name, said in ((":3D@0.5", "no score from 0 to 1"), (":4D", "it has 2D@0.25, 2D@0.5, 3D@0.25, 3D@0.5")):

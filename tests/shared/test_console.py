@@ -10,7 +10,7 @@ from support.examples import build
 
 from mm3d.cli import main
 from mm3d.model import weights
-from mm3d.shared.console import Console, say, show_progress
+from mm3d.shared.console import Console, describe_time, say, show_progress
 from mm3d.shared.printable import printable
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b1A\rnothing \u202ewrong\u2028[red]found[/red] :smile: \udce9\nproblem: none"
@@ -60,3 +60,32 @@ def test_texts_in_weights_reach_the_terminal_clean(tmp_path: Path, capsys: pytes
     assert r"nothing \u202ewrong" in said.out
     assert r"\x1b[2J.safetensors" in said.err
     assert "\x1b" not in said.out + said.err
+
+
+def test_progress_in_a_file_is_lines_and_not_a_bar() -> None:
+    """A bar shared its line with whatever else was printed, and a log of 1,000 exams needs no 1,000 lines."""
+    for total, lines in ((1, 1), (4, 4), (1000, 10)):
+        out = io.StringIO()
+        console = Console(file=out, width=60)
+        with show_progress(console, "reading", total) as advance:
+            for _ in range(total):
+                advance()
+        said = out.getvalue().splitlines()
+        assert len(said) == lines
+        assert said[-1] == f"reading: {total} of {total}"
+        assert all(line.startswith("reading: ") and "left" in line for line in said[:-1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "1 second"),
+        (1.4, "1 second"),
+        (80, "80 seconds"),
+        (100, "2 minutes"),
+        (5000, "83 minutes"),
+        (9000, "2 hours"),
+    ],
+)
+def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
+    assert describe_time(seconds) == said

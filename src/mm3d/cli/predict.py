@@ -55,6 +55,12 @@ def add_predict(commands: Commands) -> None:
         "but openvino for int8 weights)",
     )
     predict.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu", "mps"),
+        default="auto",
+        help="where the model runs; auto is cuda (a GPU of NVIDIA) if there is one, else cpu; mps is a GPU of Apple",
+    )
+    predict.add_argument(
         "--precision",
         choices=("auto", "float32", "bfloat16"),
         default="auto",
@@ -136,6 +142,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         chunk=arguments.chunk,
         engine=arguments.engine,
         precision=arguments.precision,
+        device=arguments.device,
         split=arguments.split,
         threshold=arguments.threshold,
         operating_point=arguments.operating_point,

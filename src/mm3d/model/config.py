@@ -18,6 +18,7 @@ LARGEST_SETTING = 100_000  # of any number in the settings of a backbone of `tra
 EngineName = Literal["torch", "openvino"]
 FusionName = Literal["weighted", "mean", "max", "timesform", "query", "mlp"]
 PrecisionName = Literal["auto", "float32", "bfloat16"]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ def avoid_broken_amx() -> None:
 
 def require_bfloat16(device: str) -> None:
     """Refuse a device that only imitates bfloat16. It would take longer than with float32."""
+    if device == "mps":
+        raise InputError("bfloat16 is for CPUs and GPUs of NVIDIA; use --precision float32.")
     if device == "cuda":
         has_it = torch.cuda.is_bf16_supported(including_emulation=False)
     else:

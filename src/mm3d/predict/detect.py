@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,13 +29,14 @@ from mm3d.data.prepare.geometry import Geometry
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView, ViewPair
 from mm3d.data.records import keys_of
 from mm3d.model.boxes import iou_and_giou
-from mm3d.model.config import EngineName, PrecisionName
+from mm3d.model.config import DeviceName, EngineName, PrecisionName
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.engines import require_bfloat16
 from mm3d.model.scores import mean_logit
 from mm3d.model.weights import load
 from mm3d.output.predictions import BreastPrediction, Finding, ViewPrediction
 from mm3d.predict.settings import PredictSettings
+from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 
 FloatArray = NDArray[np.float64]
@@ -56,13 +58,29 @@ class ViewProposals:
 
 
 def load_model(
-    path: Path, chunk: int | None = None, engine: EngineName = "torch", precision: PrecisionName = "auto"
+    path: Path,
+    chunk: int | None = None,
+    engine: EngineName = "torch",
+    precision: PrecisionName = "auto",
+    device: DeviceName = "auto",
 ) -> Detector:
-    """The model of a weights file, ready to predict: on a GPU if there is one, unless the engine is for CPUs."""
-    device = "cuda" if engine == "torch" and torch.cuda.is_available() else "cpu"
+    """The model of a weights file, ready to predict on a device."""
+    device = choose_device(device, engine)
     if precision == "bfloat16":
         require_bfloat16(device)
     return load(path, chunk).for_inference(engine, precision).to(device)
+
+
+def choose_device(device: DeviceName, engine: EngineName) -> Literal["cpu", "cuda", "mps"]:
+    """The device that is wanted; auto: a GPU of NVIDIA if there is one, unless the engine is for CPUs."""
+    if engine != "torch" and device not in ("auto", "cpu"):
+        raise InputError(f"The engine {engine} runs on the CPU; leave out --device {device}, or give --engine torch.")
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if engine == "torch" and there["cuda"] else "cpu"
+    if not there[device]:
+        raise InputError(f"torch finds no device {device} on this computer; leave out --device, or give --device cpu.")
+    return device
 
 
 def predict_breast(

@@ -305,7 +305,7 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
 def _read_images(exam: Exam, setup: Setup, work: Path) -> tuple[list[PreparedBreast], list[ReadProblem]]:
     if not exam.breasts:
         other = "other " if exam.problems else ""
-        raise InputError(" ".join((f"it has no {other}CC or MLO view to look at; export it again.", *exam.notes)))
+        raise InputError(" ".join((f"it has no {other}CC or MLO view to look at.", *exam.notes)))
     breasts, failures = prepare_breasts(exam.breasts, exam.headers, setup.prepare, work, setup.jobs, setup.max_pixels)
     views = {view.name: view for breast in exam.breasts for view in breast.views}
     problems = []

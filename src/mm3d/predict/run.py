@@ -25,7 +25,7 @@ from mm3d.data.prepare.prepared import SYNTHETIC, read_notes
 from mm3d.data.prepare.run import start_workers
 from mm3d.data.prepare.view import MAX_PIXELS
 from mm3d.model import weights
-from mm3d.model.config import EngineName, PrecisionName
+from mm3d.model.config import DeviceName, EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.output.record import RECORD, write_record
 from mm3d.output.result import Calibration, ExamResult, Method, OperatingPoint
@@ -66,6 +66,7 @@ class Options:
     chunk: int | None = None
     engine: EngineName | None = None
     precision: PrecisionName = "auto"
+    device: DeviceName = "auto"
     # For prepared folders:
     split: str | None = None
     # For exams:
@@ -121,7 +122,7 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     check_prediction_files(output)
     remove_partial(output)
     engine, _ = choose_engine(options, header)
-    model = load_model(path, options.chunk, engine, options.precision)
+    model = load_model(path, options.chunk, engine, options.precision, options.device)
     console = Console()
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
     for note in notes:
@@ -236,7 +237,7 @@ def make_setup(options: Options, synthetic: bool) -> Setup:
         calibration=read_calibration(header),
     )
     jobs = worker_count(options.jobs)
-    load = partial(_load_model, path, options.chunk, engine, options.precision)
+    load = partial(_load_model, path, options.chunk, engine, options.precision, options.device)
     return Setup(load, chosen, histogram, options.settings, prepare, jobs, method, options.max_pixels, notes)
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from mm3d.shared.config import parse_json
-from mm3d.shared.console import Console
+from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
 from mm3d.train.config import LoopConfig
@@ -49,18 +49,18 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 class Log:
     """What one stage shows while it runs: log.jsonl, TensorBoard's files, and a live display of two lines with the bar
-    and the latest numbers. Use it with `with`. Only the first rank writes files."""
+    and the latest numbers; in a file or a pipe, lines instead. Use it with `with`. Only the first rank writes files."""
 
     def __init__(self, state: State, config: LoopConfig, first: bool, console: Console) -> None:
         """Lines of steps after that of the state are removed, because those steps will be done again."""
         self.path = state.folder / LOG if first else None
         self.board: Any = None
-        self.console = console
-        stage, end = state.learner.stage, TimeRemainingColumn(elapsed_when_finished=True)
+        self.console, self.steps = console, config.steps
+        self.stage, end = state.learner.stage, TimeRemainingColumn(elapsed_when_finished=True)
         self.progress = Progress(
-            TextColumn(stage), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), end, console=console
+            TextColumn(self.stage), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), end, console=console
         )
-        self.task = self.progress.add_task(stage, total=config.steps, completed=state.step)
+        self.task = self.progress.add_task(self.stage, total=config.steps, completed=state.step)
         self.text = Text(overflow="ellipsis", no_wrap=True)
         self.live = Live(Group(self.progress, self.text), console=console)
         if self.path is None:
@@ -76,7 +76,8 @@ class Log:
             self.board = SummaryWriter(str(state.folder / "tensorboard"), purge_step=state.step + 1)
 
     def __enter__(self) -> "Log":
-        self.live.start()
+        if self.console.is_terminal:  # elsewhere `write` prints lines
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,6 +91,8 @@ class Log:
             terms = " ".join(f"{name} {value:.3g}" for name, value in line["loss"].items())
             self.text.plain = f"epoch {line['epoch']}, data wait {line['wait']:.0%}, {terms}"
             self.progress.update(self.task, completed=line["step"])
+            if not self.console.is_terminal:
+                say(self.console, f"{self.stage}: step {line['step']} of {self.steps}, {self.text.plain}")
         if self.path is not None:
             plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
             with self.path.open("a", encoding="utf-8") as file:

@@ -35,7 +35,7 @@ from mm3d.model.memory import keep_freed_memory
 from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.shared.config import to_dict
-from mm3d.shared.console import Console, say
+from mm3d.shared.console import Console, describe_time, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, save_json
 from mm3d.train.cohorts import ValidationCohort, find_suspicion, read_training, read_validation
@@ -48,6 +48,7 @@ from mm3d.train.state import CHECKPOINTS, State, find_checkpoints, load_checkpoi
 from mm3d.train.validate import validate
 
 CONFIG = "config.json"
+TIMED = 10  # steps from which the time of a stage is estimated
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
 # These settings may differ when a run is resumed, because they do not change what is learned.
 MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
@@ -103,6 +104,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     new: Sequence[str] = ()
     if config.start_weights is not None:
         provenance["start"], new = load_start(detector, config, console)
+    say(console, _describe_plan(config, folder))
     freeze_stages(detector.backbone, config.optimiser.freeze)
     if config.dense_first and not find_checkpoints(folder):
         stage = make_dense_config(config)
@@ -208,6 +210,15 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
     return provenance
 
 
+def _describe_plan(config: TrainConfig, folder: Path) -> str:
+    """The stages of a training and their steps."""
+    loop, dense = config.loop, config.dense
+    detector = f"{loop.steps} steps of the detector with {loop.batch * loop.accumulate} breasts each"
+    if not config.dense_first or find_checkpoints(folder):
+        return f"To do: {detector}."
+    return f"To do: first {dense.steps} steps of the dense stage with {dense.batch} breasts each, then {detector}."
+
+
 class DetectorLearner(nn.Module):
     """The whole detector: the loss of a batch, and the prediction of a breast for the validation.
 
@@ -255,6 +266,7 @@ def fit(
     model, state.optimiser = fabric.setup(state.learner, state.optimiser)
     batches = read_batches(breasts, config, state.step * loop.accumulate, rank, ranks)
     rows, since = [], time.perf_counter()  # the numbers of the steps since the last line of the log
+    first, began = state.step, since
     with closing(batches), Log(state, loop, rank == 0, console) as log:
         while state.step < loop.steps and not state.stopped:
             rate = learning_rate(state.step, loop.steps, config.optimiser)
@@ -268,6 +280,12 @@ def fit(
             if state.average is not None:
                 state.average.update_parameters(state.learner)
             last = state.step == loop.steps
+            if state.step - first == TIMED and not last:
+                left = (time.perf_counter() - began) / TIMED * (loop.steps - state.step)
+                say(
+                    console,
+                    f"The other {loop.steps - state.step} steps take about {describe_time(left)}, without validations.",
+                )
             if last or state.step % loop.log_every == 0:
                 summary = _summarise(rows, time.perf_counter() - since, loop)
                 log.write({"step": state.step, "learning_rate": rate, **summary})

@@ -247,7 +247,7 @@ def _choose_display(
         low, high = (float(value) for value in np.percentile(image.display_values(tissue), PERCENTILES))
     display = Window((low + high) / 2, max(high - low, 1e-6), "LINEAR_EXACT")
     if fault := _find_fault(image, display, tissue):
-        raise InputError(f"{image.name}: {fault}, whatever window is taken; look at it, and export it again.")
+        raise InputError(f"{image.name}: {fault}, whatever window is taken; look at it, or leave it out.")
     return display, notes
 
 

@@ -133,15 +133,12 @@ def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int | None])
 
 def explain_scores(result: ExamResult) -> str:
     """The sentence that says why a breast's score and its marks may disagree; a second one if there are percentages."""
-    what = (
-        "counts all that the detector suspects in it, also what is too low to be marked, so that it may be high without"
-    )
-    what += " a mark"
+    what = "counts every suspicion in it, also those too low to be marked"
     if result.method.predict.get("scores") == "max":
         what = "is that of its highest finding, whether it is marked or not"
     point = result.method.operating_point.breast
     amber = "a finding in it is marked" if point is None else f"it reaches its own operating point of {point:.2g}"
-    text = f"The score of a breast {what}; it is amber if {amber}, and the exam has the score of its higher breast."
+    text = f"The score of a breast {what}; it is amber if {amber}."
     if result.method.calibration is not None:
         source = result.method.calibration.source
         text += f" Percentages are the share of breasts of such a score that had cancer ({source})."
