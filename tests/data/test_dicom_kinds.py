@@ -83,7 +83,7 @@ def views(folder: Path) -> list[tuple[str | None, str, int]]:
 @pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 2), (3, 1), (30, 1)])
 def test_captures_of_a_series_are_slices_if_there_are_more_than_two(tmp_path: Path, count: int, expected: int) -> None:
     """One or two are scanned films; VICTRE's volumes come as some dozen captures that do not say what they are."""
-    one = {"StudyInstanceUID": "1.2", "SeriesInstanceUID": "1.2.3"}
+    one: dict[str, Any] = {"StudyInstanceUID": "1.2", "SeriesInstanceUID": "1.2.3"}
     for z in range(count):
         write(make(SECONDARY_CAPTURE, InstanceNumber=z + 1, **one), tmp_path / f"{z:02}.dcm")
     kind = ("captured 2D", "FFDM", 1) if count < 3 else ("DBT", "DBT", count)
@@ -110,7 +110,7 @@ def test_one_slice_alone_is_called_a_slice(tmp_path: Path) -> None:
 def test_a_synthesised_image_is_used_only_if_there_is_no_other_of_its_view(
     tmp_path: Path, other: str, used: list[str]
 ) -> None:
-    study = {"StudyInstanceUID": "1.2"}
+    study: dict[str, Any] = {"StudyInstanceUID": "1.2"}
     synthesised = make(MAMMOGRAPHY[0], ImageType=["DERIVED", "PRIMARY", "", "GENERATED_2D"], **study)
     write(synthesised, tmp_path / "a.dcm")
     write(make(PROJECTIONS[0], 5, **study), tmp_path / "b.dcm")

@@ -3,7 +3,7 @@
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -44,7 +44,8 @@ def test_slices_rows_and_columns_are_where_they_belong(tmp_path: Path, name: str
 @pytest.mark.parametrize("kind", ["uint8", "int16", "int32", "float32", "float64"])
 def test_values_keep_their_order_whatever_type_they_have(tmp_path: Path, kind: str) -> None:
     values = (VOLUME // 4 - (100 if kind.startswith("f") else 0)).astype(kind)
-    for order in "<>":
+    orders: tuple[Literal["<", ">"], ...] = ("<", ">")
+    for order in orders:
         _, pixels = read_array(write_nifti(tmp_path / "a.nii", values, order=order), Picture(), MANY)
         assert pixels.dtype in (np.uint8, np.uint16, np.int16)
         assert np.array_equal(np.argsort(pixels.ravel(), kind="stable"), np.argsort(values.ravel(), kind="stable"))

@@ -65,3 +65,17 @@ def test_a_synthesised_image_is_used_alone_and_left_out_beside_a_mammogram(tmp_p
     assert predict(tmp_path / "exam", "-o", tmp_path / "both", "--weights", model) == 0
     assert [view["kind"] for view in record(tmp_path / "both")["views"]] == ["FFDM"]
     assert "1 image is left out: synthesised from a volume" in record(tmp_path / "both")["notes"][0]
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing falls back to a slow processor without a word."""
+    write(tomosynthesis_slice(breast(120, 90), 0), tmp_path / "exam" / "slice.dcm")
+    for device, engine, said in (
+        ("mps", "torch", "torch finds no device mps on this computer; leave out --device"),
+        ("mps", "openvino", "The engine openvino runs on the CPU; leave out --device mps"),
+    ):
+        out = tmp_path / engine
+        assert predict(tmp_path / "exam", "-o", out, "--weights", model, "--device", device, "--engine", engine) == 1
+        assert said in capsys.readouterr().err
+    assert predict(tmp_path / "exam", "-o", tmp_path / "cpu", "--weights", model, "--device", "cpu") == 0
+    assert record(tmp_path / "cpu")["device"] == "cpu"

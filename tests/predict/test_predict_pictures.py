@@ -70,6 +70,10 @@ def test_pictures_with_a_table_are_exams(tmp_path: Path, model: Path, suffix: st
     before = {path: path.stat().st_mtime_ns for exam in exams for path in exam.iterdir()}
     assert predict(*command) == 0  # nothing to do
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    rows[1] = f"b.{suffix},P1,L,CC"  # a table that says something else makes other exams
+    write_csv(tmp_path / "films" / "films.csv", ("file", "patient", "side", "view"), *rows)
+    assert predict(*command) == 0
+    assert sorted(view for exam in exams for view, _, _ in views(exam)) == ["lcc", "lcc1", "rcc"]
 
 
 def test_arrays_with_json_beside_them_are_one_exam(tmp_path: Path, model: Path) -> None:

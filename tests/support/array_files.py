@@ -3,7 +3,7 @@
 import gzip
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -11,7 +11,9 @@ NIFTI = {"uint8": 2, "int16": 4, "int32": 8, "float32": 16, "float64": 64, "uint
 NRRD = {"uint8": "uchar", "int16": "short", "uint16": "ushort", "float32": "float"}
 
 
-def write_nifti(path: Path, volume: NDArray[Any], spacing: tuple[float, float] = (0.1, 1.0), order: str = "<") -> Path:
+def write_nifti(
+    path: Path, volume: NDArray[Any], spacing: tuple[float, float] = (0.1, 1.0), order: Literal["<", ">"] = "<"
+) -> Path:
     """A volume (slices, rows, columns) as NIfTI-1; compressed if the name ends with .gz."""
     head = bytearray(352)
     struct.pack_into(f"{order}i", head, 0, 348)

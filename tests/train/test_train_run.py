@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -406,3 +407,25 @@ def test_a_run_folder_is_not_written_over(tmp_path: Path, blobs: Path) -> None:
     with pytest.raises(InputError, match=r"was made with loop.seed = 0, not 1"):
         run_here(settings(blobs, loop={"steps": 1, "seed": 1}), tmp_path / "run", resume=True)
     run_here(settings(blobs, loop={"steps": 1, "log_every": 7}), tmp_path / "run", resume=True)  # changes no weight
+
+
+def test_a_training_says_what_it_will_do_and_about_how_long(
+    tmp_path: Path, blobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a file or a pipe as lines, which a bar would tear apart."""
+    plain = settings(
+        blobs, start="dense", dense={"steps": 12, "batch": 4}, loop={"steps": 1, "batch": 2, "log_every": 4}
+    )
+    path = write_settings(tmp_path / "plan.json", plain)
+    assert main(["train", str(path), "-o", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    plan = "To do: first 12 steps of the dense stage with 4 breasts each, "
+    plan += "then 1 step of the detector with 2 breasts each."
+    assert plan in said
+    (left,) = [line for line in said if "take about" in line]
+    assert re.fullmatch(r"The other 2 steps take about \d+ seconds?, without validations\.", left)
+    assert [line.split(",")[0] for line in said if ": step " in line] == [
+        *(f"dense: step {step} of 12" for step in (4, 8, 12)),
+        "training: step 1 of 1",
+    ]
+    assert said.index(plan) < said.index(left)

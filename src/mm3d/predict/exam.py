@@ -84,9 +84,11 @@ class Exam:
 
     @property
     def stamp(self) -> str:
-        """Changes with the exam's files: their names, sizes and times."""
+        """Changes with the exam's files: their names, sizes and times; and with what a table says of pictures."""
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
-        return hashlib.sha256(json.dumps(sorted(stats)).encode()).hexdigest()
+        views = [view for breast in self.breasts for view in breast.views if view.picture is not None]
+        said = [[view.name, view.laterality, view.position, view.kind, repr(view.picture)] for view in views]
+        return hashlib.sha256(json.dumps([*sorted(stats), *said]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -213,10 +213,16 @@ def describe(config: TrainConfig, breasts: Sequence[TrainingBreast], console: Co
 def _describe_plan(config: TrainConfig, folder: Path) -> str:
     """The stages of a training and their steps."""
     loop, dense = config.loop, config.dense
-    detector = f"{loop.steps} steps of the detector with {loop.batch * loop.accumulate} breasts each"
+    detector = f"{_count_steps(loop.steps)} of the detector with {loop.batch * loop.accumulate} breasts each"
     if not config.dense_first or find_checkpoints(folder):
         return f"To do: {detector}."
-    return f"To do: first {dense.steps} steps of the dense stage with {dense.batch} breasts each, then {detector}."
+    return (
+        f"To do: first {_count_steps(dense.steps)} of the dense stage with {dense.batch} breasts each, then {detector}."
+    )
+
+
+def _count_steps(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 class DetectorLearner(nn.Module):
