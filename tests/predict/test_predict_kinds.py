@@ -33,7 +33,7 @@ def test_a_scanned_film_is_not_called_a_volume(tmp_path: Path, model: Path) -> N
     assert predict(tmp_path / "exam", "-o", out, "--weights", model) == 0
     (view,) = record(out)["views"]
     assert (view["kind"], view["modality"]) == ("film", "FFDM")
-    assert page(out)["views"][0]["kind"] == "film"
+    assert page(out)["views"][0]["modality"] == "film"
     assert record(out)["warnings"] == page(out)["warnings"] == []
 
 
@@ -45,7 +45,7 @@ def test_one_slice_of_a_volume_is_judged_with_a_warning_everywhere(
     assert predict(tmp_path / "exam", "-o", out, "--weights", model) == 0
     (warning,) = record(out)["warnings"]
     assert warning.startswith("L CC: the volume has only 1 slice (1 mm, and no breast is thinner than 15 mm)")
-    assert record(out)["views"][0]["kind"] == page(out)["views"][0]["kind"] == "DBT slice"
+    assert record(out)["views"][0]["kind"] == page(out)["views"][0]["modality"] == "DBT slice"
     assert page(out)["warnings"] == [warning]
     assert f"Warning, {warning}" in find(dcmread(out / "sr" / "cad.dcm"), "111033")[0].TextValue
     assert f"Warning, {warning}" in find(dcmread(out / "sr" / "measurements.dcm"), "121106")[0].TextValue

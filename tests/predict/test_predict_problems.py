@@ -82,7 +82,7 @@ def test_what_a_view_that_could_not_be_read_leaves_behind(
     assert predict(tmp_path / "exam", "-o", out, "--weights", model) == 1
     said = capsys.readouterr().out
     hidden = "a file (--with-identifiers names it)"
-    assert f"L MLO: {hidden} is cut off: it claims 21600 bytes of pixels" in said
+    assert f"L MLO: {hidden} is cut off: its pixel data has " in said
     assert f"{hidden} is empty; copy or export it again, or remove it." in said
     assert f"RCC FFDM: {hidden}" in said
     told = record(out)
@@ -214,7 +214,7 @@ def test_what_cannot_be_predicted_is_said(tmp_path: Path, model: Path, capsys: p
         ((path, "-o", tmp_path / "exam", "--weights", model), "results are kept apart; give another folder with -o."),
         ((path, *out, "--weights", model, "--split", "test"), "--split is for prepared folders"),
         ((path, *out, "--weights", model, "--input", "msp"), "Input msp is for prepared folders"),
-        ((prepared, *out, "--weights", model, "--threshold", "0.1"), "operating points, identifiers and sizes are for"),
+        ((prepared, *out, "--weights", model, "--threshold", "0.1"), "identifiers, sizes and tables are for exams"),
         ((prepared, path, *out, "--weights", model), "is a prepared folder; give it alone"),
     ):
         assert predict(*arguments) == 1

@@ -297,7 +297,7 @@ def predict_exam(exam: Exam, setup: Setup, model: "Future[Detector]", work: Path
         title=" · ".join(filter(None, (known.get(name) for name in IDENTIFIERS[:3]))),
         problems=(*exam.problems, *failures),
         notes=(*exam.notes, *notes),
-        warnings=tuple(warning for breast in breasts for view in breast.views for warning in _warn_of(view)),
+        warnings=tuple(dict.fromkeys(said for breast in breasts for view in breast.views for said in _warn_of(view))),
         files={"count": len(exam.files), "stamp": exam.stamp},
         other_files=exam.other_files,
         seconds={"start": start_seconds + loaded - read, "read": read - began, "model": detected - loaded},

@@ -107,7 +107,7 @@ def place_results(complete: Path, folder: Path, exam: Exam, method: Method) -> N
     reason = "The run ended while the files were being replaced; predict the exam again."
     write_record(folder, **(_read_own_record(folder, exam, method) | {"failure": reason, "replacing": True}))
     for name in FILES:
-        if (complete / name).exists():
+        if name not in REPORTS_ON_FILES or (complete / name).exists():
             (folder / name).parent.mkdir(exist_ok=True)
             (complete / name).replace(folder / name)
         else:  # a structured report, and the images are no DICOM
