@@ -229,3 +229,12 @@ def test_options_for_pictures_are_refused_for_other_datasets(
 ) -> None:
     assert main(["prepare", "folder", str(tmp_path), "-o", str(tmp_path / "out"), "--stretch", "1.7"]) == 1
     assert "--stretch is for the dataset images" in capsys.readouterr().err
+
+
+def test_the_slice_of_a_single_slice_is_that_of_the_volume_it_was_taken_from(tmp_path: Path) -> None:
+    """A box on slice 16 of the volume is on the only slice of the picture."""
+    save(tmp_path / "a.png", film())
+    columns = ("file", "patient", "side", "view", "label", "boxes", "slice")
+    write_csv(tmp_path / "t.csv", columns, 'a.png,P1,L,CC,malignant,"[[40, 110, 60, 130]]",16')
+    cohort = images.read(tmp_path, modality="DBT")
+    assert view_of(cohort, "a").annotations == (Annotation((40, 110, 60, 130), True, slice=0),)

@@ -129,13 +129,18 @@ def test_pictures_without_a_table_are_refused_with_what_to_do(
         assert "name the one that describes the images with --table, or put a JSON file with side and view" in said
 
 
-def test_pictures_beside_dicom_files_do_not_count(tmp_path: Path, model: Path) -> None:
+def test_pictures_beside_dicom_files_do_not_count(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exports of a hospital often have previews."""
     write(mammogram(breast(120, 90)), tmp_path / "exam" / "a.dcm")
     save(tmp_path / "exam" / "preview.jpg")
     assert predict(tmp_path / "exam", "-o", tmp_path / "out", "--weights", model) == 0
     assert views(tmp_path / "out") == [("lcc", "FFDM", 1)]
     assert record(tmp_path / "out")["others"] == 1
+    (tmp_path / "exam" / "a.dcm").write_bytes(b"")
+    assert predict(tmp_path / "exam", "-o", tmp_path / "broken", "--weights", model) == 1
+    assert "is empty" in capsys.readouterr().err  # and not that the preview needs a table
 
 
 def test_boxes_of_volumes_are_prepared_with_their_slices(tmp_path: Path) -> None:

@@ -100,6 +100,11 @@ class FoundFiles:
     unused: tuple[UnusedFile, ...]  # and folders that cannot be read
 
     @property
+    def broken(self) -> bool:
+        """Whether there are files that are damaged, and were DICOM images once."""
+        return any(file.kind == "broken" for file in self.unused)
+
+    @property
     def synthetic(self) -> bool:
         """Whether all images are of our virtual trial."""
         return bool(self.images) and all(header.synthetic for header in self.images)

@@ -174,7 +174,7 @@ def _find_exams(given: Sequence[Path], options: Options) -> tuple[Setup, Archive
     DICOM, because exports have pictures beside it."""
     said = options.pictures != PictureOptions()
     found = None if said else read_archive(given)
-    if found is None or (not found.images and has_pictures(given)):
+    if found is None or (not found.images and not found.broken and has_pictures(given)):
         cohort = read_pictures(given, options.pictures)
         setup = make_setup(options, synthetic=False)
         return setup, find_picture_exams(cohort, modality_of(setup.input))

@@ -216,7 +216,7 @@ def _read_image(cohort: CohortBuilder, file: Path, name: str, rows: list[Row], d
     picture = Picture(stretch, *spacings)
     _check_size(file, first, shape)
     only = 0 if modality == "DBT" and slices == 1 else None  # the slice of the boxes, if the table has none
-    annotations = cohort.try_annotations(name, _read_annotations, rows, label, only)
+    annotations = cohort.try_annotations(name, _read_annotations, rows, label, slices, only)
     kind: ImageKind = "DBT" if modality == "DBT" else "film" if first["modality"] == "FILM" else "FFDM"
     kind = "DBT slice" if only == 0 else kind
     stem = str(Path(name).with_suffix(""))
@@ -256,7 +256,9 @@ def _check_size(file: Path, row: Row, shape: tuple[int, int, int] | None) -> Non
             )
 
 
-def _read_annotations(rows: list[Row], label: Label | None, only: int | None) -> tuple[Annotation, ...] | None:
+def _read_annotations(
+    rows: list[Row], label: Label | None, slices: int, only: int | None
+) -> tuple[Annotation, ...] | None:
     """All boxes of an image. A malignant or benign image without any counts as not annotated, as in BCS-DBT."""
     annotations = []
     for row in rows:
@@ -272,7 +274,8 @@ def _read_annotations(rows: list[Row], label: Label | None, only: int | None) ->
             meaning = _read_label(word) if word else None
             if meaning not in ("malignant", "benign"):
                 raise InputError("it has a box that is neither malignant nor benign")
-            z, first, last = (int(_number(row[name])) if row.get(name) else None for name in SLICES)
+            said = row if slices > 1 else {}  # of a single slice, they are of the volume that it was taken from
+            z, first, last = (int(_number(said[name])) if said.get(name) else None for name in SLICES)
             where = only if z is None else z
             annotations.append(Annotation(box, meaning == "malignant", where, first, last, row.get("kind", "")))
     return tuple(annotations) if annotations or label == "negative" else None
