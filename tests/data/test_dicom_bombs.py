@@ -146,7 +146,7 @@ def test_more_components_than_one_are_refused_before_they_are_decoded(tmp_path: 
     rows, columns = image.shape
     many = bytearray(siz(rows, columns))
     many[40:42] = struct.pack(">H", 16_000)
-    path = write(compressed(mammogram(image), J2K, [bytes(many) + bytes(48_000)]), tmp_path / "many.dcm")
+    path = write(compressed(mammogram(image), J2K, [bytes(many) + bytes(48_000) + b"\xff\xd9"]), tmp_path / "many.dcm")
     with pytest.raises(InputError, match="not JPEG 2000"):
         read_all(path)
 

@@ -1,5 +1,6 @@
 """Pixels, one slice at a time: a volume is never in memory as a whole."""
 
+import struct
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.uid import UID
 
-from mm3d.data.dicom.codestream import SIZES, is_cut, name_compression, read_size
+from mm3d.data.dicom.compression import contradicts, is_cut
 from mm3d.data.dicom.header import Header, slices_of
 from mm3d.data.dicom.layout import Part
 from mm3d.data.dicom.meta import COMPRESSED, NATIVE
@@ -26,6 +27,7 @@ PLUGINS = {
     "HTJ2K": "pylibjpeg",
 }
 
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n"  # how a JP2 file begins, which some put around their codestream
 # Neighbouring rows of an image are alike. With rows of another length, the pixels below each other differ at least 1.29
 # times as much in 125 real images; with the right length in place of a wrong one, at most 1 / 1.29 as much.
 WRONG_LENGTH = 0.8
@@ -133,6 +135,7 @@ def _difference(values: NDArray[np.integer], length: int) -> float:
 
 def _decode(header: Header, encoded: bytes) -> Frame:
     compression = COMPRESSED[header.transfer_syntax]
+    _check_compression(header, encoded, compression)
     _check_codestream(header, encoded, compression)
     frame = Dataset()
     frame.file_meta = FileMetaDataset()
@@ -144,33 +147,35 @@ def _decode(header: Header, encoded: bytes) -> Frame:
     frame.BitsStored = header.bits_stored  # a JPEG 2000 codestream may have more, and counts
     frame.HighBit = frame.BitsStored - 1
     frame.PixelData = encapsulate([encoded])
-    try:
-        values, _ = get_decoder(header.transfer_syntax).as_array(frame, raw=True, decoding_plugin=PLUGINS[compression])
-    except Exception as error:
-        if is_cut(encoded, compression):
-            raise InputError(f"{header.path} {CUT}") from error
-        raise
+    values, _ = get_decoder(header.transfer_syntax).as_array(frame, raw=True, decoding_plugin=PLUGINS[compression])
     if values.shape != (header.rows, header.columns):
         raise InputError(f"{header.path} holds a frame of another size than it says; export it again.")
     return values
 
 
+def _check_compression(header: Header, encoded: bytes, compression: str) -> None:
+    """Refuse a frame of another compression than the header says, and one that ends too early: a decoder would make an
+    image of what is there, or look for the rest for ever."""
+    if held := contradicts(encoded, compression):
+        raise InputError(
+            f"{header.path} says its frames are {compression} and holds {held}: its header contradicts its pixel "
+            "data; export it again."
+        )
+    if is_cut(encoded, compression):
+        raise InputError(f"{header.path} {CUT}")
+
+
 def _check_codestream(header: Header, encoded: bytes, compression: str) -> None:
     """Compare the size inside the compressed data with the header's before a decoder makes room for it."""
-    if compression == "RLE":
-        return  # it has no size of its own; its decoder fills what the header says
-    size, bits, signed = read_size(encoded, compression)
+    size, bits, signed = None, 0, header.signed
+    if compression in ("JPEG 2000", "HTJ2K"):
+        size, bits, signed = _jpeg_2000_size(encoded)
+    elif compression.startswith("JPEG"):
+        size, bits = _jpeg_size(encoded)
+    else:
+        return  # RLE has no size of its own; its decoder fills what the header says
     if size is None:
-        held = name_compression(encoded)
-        if held and held != compression and {held, compression} != {"JPEG 2000", "HTJ2K"}:
-            raise InputError(
-                f"{header.path} says its frames are {compression} and holds {held}: its header contradicts its pixel "
-                "data; export it again."
-            )
-        if is_cut(encoded, compression) and (not held or len(encoded) < SIZES):
-            raise InputError(f"{header.path} {CUT}")
         raise InputError(f"{header.path} holds a frame that is not {compression}; export it again.")
-    signed = header.signed if signed is None else signed
     if size != (header.rows, header.columns):
         raise InputError(
             f"{header.path} says its frames are {header.rows} x {header.columns} and holds one of "
@@ -182,5 +187,36 @@ def _check_codestream(header: Header, encoded: bytes, compression: str) -> None:
             f"{'with' if header.signed else 'without'} a sign, and holds {bits} bits {'with' if signed else 'without'} "
             "one; export it again."
         )
-    if compression == "JPEG-LS" and is_cut(encoded, compression):  # its decoder would look for the rest for ever
-        raise InputError(f"{header.path} {CUT}")
+
+
+def _jpeg_2000_size(encoded: bytes) -> tuple[tuple[int, int] | None, int, bool]:
+    """Height and width, bits per pixel, and whether they have a sign, in the SIZ segment of a JPEG 2000 codestream. It
+    must be the first, or in a JP2 file."""
+    at = 0
+    if encoded.startswith(JP2):
+        while encoded[at + 4 : at + 8] != b"jp2c":  # the box with the codestream; others may hold anything
+            length = int.from_bytes(encoded[at : at + 4], "big")
+            if length < 8:  # the end, or a length in 64 bits, which no frame needs
+                return None, 0, False
+            at += length
+        at += 8
+    if encoded[at : at + 4] != b"\xff\x4f\xff\x51" or len(encoded) < at + 45:
+        return None, 0, False
+    right, bottom, left, top = struct.unpack(">IIII", encoded[at + 8 : at + 24])
+    components, depth, *steps = struct.unpack(">HBBB", encoded[at + 40 : at + 45])
+    size = (bottom - top, right - left) if (components, steps) == (1, [1, 1]) else None
+    return size, (depth & 0x7F) + 1, depth >= 0x80
+
+
+def _jpeg_size(encoded: bytes) -> tuple[tuple[int, int] | None, int]:
+    """Height and width in the frame header of a JPEG or JPEG-LS stream, and its bits per pixel."""
+    at = 2
+    while encoded[:2] == b"\xff\xd8" and at + 9 <= len(encoded) and encoded[at] == 0xFF:
+        marker = encoded[at + 1]
+        if marker == 0xFF:  # a byte that fills up; decoders skip it
+            at += 1
+            continue
+        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+            return struct.unpack(">HH", encoded[at + 5 : at + 9]), encoded[at + 4]
+        at += 2 + struct.unpack(">H", encoded[at + 2 : at + 4])[0]
+    return None, 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydicom.uid import UID
 
-from mm3d.data.dicom.codestream import name_compression
+from mm3d.data.dicom.compression import name_compression
 from mm3d.data.dicom.layout import UNDEFINED, find_first_frame
 from mm3d.shared.errors import InputError
 
