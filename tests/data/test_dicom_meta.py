@@ -97,5 +97,5 @@ def test_a_frame_that_ends_too_early_is_called_cut_off(tmp_path: Path, syntax: s
     encoded = ENCODED[syntax]
     for length in (4, 30, 60, len(encoded) // 2, len(encoded) - 3):
         path = write(compressed(mammogram(IMAGE), syntax, [encoded[:length]]), tmp_path / "cut.dcm")
-        with pytest.raises(InputError, match="is cut off in the middle of a frame; copy it again"):
+        with pytest.raises(InputError, match="is cut off in the middle of a frame, or damaged there; copy"):
             read(path)

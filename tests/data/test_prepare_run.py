@@ -77,7 +77,7 @@ def test_a_folder_of_exams_is_prepared_and_what_failed_is_named(
             assert view.image().shape == (geometry.slices, geometry.height, geometry.width)
             assert view.image().max() > WHITE // 3
     reasons = " ".join(row["reason"] for row in rows_of(output / "problems.csv"))
-    for words in ("cut off", "cannot be decoded", "is not DICOM"):
+    for words in ("cut off", "is cut off in the middle of a frame", "is not DICOM"):
         assert words in reasons
     assert len(rows_of(output / "manifest.csv")) == 3
     for word in ("exams", "breasts", "views", "annotations", "problem", "3 of 4 views"):
@@ -116,7 +116,7 @@ def test_the_breasts_of_an_exam_are_prepared_without_lists(tmp_path: Path) -> No
     prepared, problems = prepare_breasts(breasts, headers, SMALL, tmp_path / "work", 1)
     assert [sorted(view.view.position for view in breast.views) for breast in prepared] == [["CC", "MLO"], ["MLO"]]
     (problem,) = problems
-    assert "cannot be decoded" in problem.reason
+    assert "is cut off in the middle of a frame" in problem.reason
     for one in prepared:
         for view in one.views:
             (header,) = view.headers

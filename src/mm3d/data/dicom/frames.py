@@ -33,7 +33,7 @@ JP2 = b"\0\0\0\x0cjP  \r\n\x87\n"  # how a JP2 file begins, which some put aroun
 WRONG_LENGTH = 0.8
 SAMPLES = 20_000  # pixels that are compared
 
-CUT = "is cut off in the middle of a frame; copy it again, and if that does not help, export it again."
+CUT = "is cut off in the middle of a frame, or damaged there; copy or export it again."
 
 Frame = NDArray[np.integer]  # (rows, columns)
 

@@ -158,6 +158,8 @@ def _read(path: Path, tags: Sequence[str] | None) -> tuple[Dataset, int, tuple[s
         if not path.is_file():
             raise InputError(f"{path} is not a file, or a link to nothing; give DICOM files.")
         meta = read_meta(path)
+        if meta is None:
+            raise InvalidDicomError
         if DEFLATED in meta.syntaxes:
             return _read_deflated(path, read_file_meta_info(path)), 0, (DEFLATED,)
         with path.open("rb") as file:

@@ -46,12 +46,12 @@ class Meta:
     syntaxes: tuple[str, ...]  # the transfer syntaxes, in the order in which they are named
 
 
-def read_meta(path: Path) -> Meta:
-    """Read all meta information at the beginning of a file. A file that is not DICOM has none."""
+def read_meta(path: Path) -> Meta | None:
+    """Read all meta information at the beginning of a file; None if the file is not DICOM."""
     start, syntaxes = 0, []
     with path.open("rb") as file:
         if not file.read(PREAMBLE).endswith(b"DICM"):
-            return Meta(0, ())
+            return None
         for _ in range(MAX_ELEMENTS):
             at = file.tell()
             head = file.read(8)
