@@ -1,0 +1,92 @@
+"""Does w choose the slice whose box it is? For `measure_real.py`, on volumes of which several slices are known."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mm3d.data.datasets import images
+from mm3d.data.picture import read_picture
+from mm3d.data.prepare.geometry import PrepareSettings
+from mm3d.data.prepare.prepared import PreparedBreast, read_view
+from mm3d.data.prepare.run import prepare_array
+from mm3d.data.records import Breast, View
+from mm3d.evaluate.match import EvaluateSettings
+from mm3d.evaluate.metrics.hits import iou
+from mm3d.model.detector import Detector
+from mm3d.predict.detect import predict_breast
+from mm3d.predict.settings import PredictSettings
+
+COLUMNS = "file=jpg,patient=PatientID,exam=StudyUID,view=View,label=Class,x=X,y=Y,w=Width,h=Height"
+
+
+def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], output: Path) -> dict[str, Any]:
+    """Of the boxes of volumes with several slices: how many have a finding, and how many of these the right slice.
+
+    The slices of a volume that are known become a volume of their own. Every proposal counts, however low its score:
+    of those on a box, the highest. `by chance` is what a choice without looking would have right.
+    """
+    with (folder / "manifest.csv").open(encoding="utf-8") as file:
+        slice_of = {row["jpg"]: int(row["Slice"]) for row in csv.DictReader(file)}
+    columns = dict(pair.split("=") for pair in COLUMNS.split(","))
+    width, length = size
+    settings = PrepareSettings(width=width, length=length)
+    rows = []
+    for breast in images.read(folder, columns=columns, modality="DBT").breasts:
+        volumes = [stack for stack in _stack_slices(breast, slice_of) if len(stack.files) > 1]
+        for volume in volumes:
+            _prepare(volume, settings, output)
+        views = tuple(read_view(output, volume.name, volume) for volume in volumes)
+        if not views:
+            continue
+        whole = PreparedBreast(replace(breast, views=tuple(volumes)), views)
+        predicted = predict_breast(model, whole, "volume", settings=PredictSettings(nms=1.0))
+        for volume, view in zip(volumes, predicted.views, strict=True):
+            boxes = np.array([finding.box for finding in view.findings])
+            for annotation in volume.annotations or ():
+                on = iou(boxes, np.array(annotation.box)) >= EvaluateSettings().iou
+                best = view.findings[int(np.argmax(on))] if on.any() else None  # the highest score comes first
+                weights = best.slice_weights if best is not None else None
+                rows.append(
+                    {
+                        "view": volume.name,
+                        "malignant": annotation.malignant,
+                        "slices": len(volume.files),
+                        "slice": annotation.slice,
+                        "score": best.score if best is not None else None,
+                        "w": list(weights) if weights else None,
+                        "chosen": int(np.argmax(weights)) if weights else None,
+                    }
+                )
+    found = [row for row in rows if row["chosen"] is not None]
+    return {
+        "boxes": len(rows),
+        "found": len(found),
+        "right": sum(row["chosen"] == row["slice"] for row in found),
+        "by chance": sum(1 / row["slices"] for row in found),
+        "rows": rows,
+    }
+
+
+def _stack_slices(breast: Breast, slice_of: dict[str, int]) -> list[View]:
+    """The views of a breast, each with the files of its known slices in their order; annotations count in them."""
+    stacks = []
+    for position in ("CC", "MLO"):
+        views = [view for view in breast.views if view.position == position]
+        views.sort(key=lambda view: slice_of[view.files[0].name])
+        if views:
+            annotations = tuple(
+                replace(annotation, slice=s) for s, view in enumerate(views) for annotation in view.annotations or ()
+            )
+            name = f"{breast.patient}-{breast.exam}-{breast.laterality}{position}"
+            files = tuple(view.files[0] for view in views)
+            stacks.append(replace(views[0], name=name, files=files, annotations=annotations))
+    return stacks
+
+
+def _prepare(volume: View, settings: PrepareSettings, output: Path) -> None:
+    assert volume.picture is not None
+    pictures = [read_picture(path, volume.picture) for path in volume.files]
+    prepare_array(volume, pictures[0][0], np.stack([pixels for _, pixels in pictures]), settings, output, volume.name)
