@@ -388,7 +388,7 @@ def test_a_configuration_that_contradicts_the_weights_is_one_sentence(tmp_path: 
     run_here(settings(blobs, loop={"steps": 1}), tmp_path / "ffdm")
     for model, message in (
         ({"preset": "tiny", "channels": 64}, "has shape .* use the same backbone"),
-        ({"canonical_box": 224.0}, "was trained with canonical_box = 56.0, and the configuration's model has 224.0"),
+        ({"canonical_box": 224.0}, "was trained with canonical_box = 56.0 for images of this size, and"),
         ({"fusion": "average"}, "'fusion' must be one of weighted, mean"),
     ):
         plain = settings(blobs, start=str(tmp_path / "ffdm")) | {"model": model}
@@ -396,6 +396,25 @@ def test_a_configuration_that_contradicts_the_weights_is_one_sentence(tmp_path: 
             run_here(plain, tmp_path / "run")
     with pytest.raises(InputError, match=r"nowhere.safetensors does not exist"):
         run_here(settings(blobs, start="nowhere.safetensors"), tmp_path / "run")
+
+
+def test_images_of_another_size_scale_the_canonical_box(tmp_path: Path, blobs: Path) -> None:
+    """A lesion is still pooled from the level that the start weights know it from. Nobody has to compute that."""
+    size = {"width": W // 2, "length": H // 2, "slices": 1}
+    start = tmp_path / "small.safetensors"
+    weights.save(Detector(PRESETS["tiny"]), start, {"input": "ffdm", "prepare": size})
+    plain = settings(blobs, start=str(start), loop={"steps": 1})
+    del plain["model"]
+    run_here(plain, tmp_path / "run")
+    assert weights.read_header(tmp_path / "run" / "last.safetensors").config.canonical_box == 112.0
+    run_here(plain, tmp_path / "run", resume=True)
+    whole = json.loads((tmp_path / "run" / "config.json").read_text())
+    run_here(whole, tmp_path / "again")  # the configuration of a run says what it was, and is not scaled once more
+    assert weights.read_header(tmp_path / "again" / "last.safetensors").config.canonical_box == 112.0
+    with pytest.raises(
+        InputError, match=r"canonical_box = 112.0 for images of this size, and the configuration's model has 70.0"
+    ):
+        run_here(plain | {"model": {"canonical_box": 70.0}}, tmp_path / "other")
 
 
 def test_a_run_folder_is_not_written_over(tmp_path: Path, blobs: Path) -> None:
