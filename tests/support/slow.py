@@ -3,6 +3,7 @@
 # Names of files and of single tests.
 SLOW = {
     "test_audit_phantom",
+    "test_bcs_dbt_recipe",
     "test_demo",
     "test_dicom_archive",
     "test_dicom_report",

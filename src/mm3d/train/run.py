@@ -99,7 +99,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
     detector, autocast = Detector(config.model), config.loop.precision == "bfloat16"
-    if config.model.proposal_start == "fitted":
+    if config.model.proposal_start == "fitted" and not _has_proposals(config.start_weights):
         detector.proposal_boxes.data = fit_start_boxes(breasts, config.model.proposals, config.augment)
     provenance = describe(config, breasts, console)
     new: Sequence[str] = ()
@@ -119,6 +119,11 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     return state
 
 
+def _has_proposals(start: str | None) -> bool:
+    """Whether start weights bring trained proposals, so that none are fitted."""
+    return start is not None and not weights.has_only_body(start)
+
+
 def scale_canonical_box(config: TrainConfig) -> TrainConfig:
     """The configuration for images of another size than those of the start weights.
 
@@ -133,9 +138,9 @@ def scale_canonical_box(config: TrainConfig) -> TrainConfig:
 
 def wanted_canonical_box(config: TrainConfig) -> float | None:
     """The start weights' canonical_box, scaled to the size of this training's images; None: they have none to keep."""
-    if config.start_weights is None or weights.has_only_body(config.start_weights):
+    if not _has_proposals(config.start_weights):
         return None
-    header = weights.read_header(config.start_weights)
+    header = weights.read_header(config.start)
     theirs, ours = header.provenance.get("prepare"), read_settings(config.data.train[0].folder)
     if not isinstance(theirs, dict) or not {"width", "length"} <= theirs.keys():
         return header.config.canonical_box
