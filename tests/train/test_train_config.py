@@ -93,8 +93,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.name)
 def test_the_configurations_that_come_along_are_right(path: Path) -> None:
-    # The model of the first is that of the start weights; the start weights of the second are a download. The recipe for
-    # BCS-DBT has the model of mammo.
+    # The model of the first is that of the start weights; the start weights of the second are a download.
     own = {"dbt.toml": ["--model.preset", "mini"], "real-ffdm.toml": ["--start", "dense"]}.get(path.name, [])
     config = read_config(Path(path.name), own)  # by its bare name, as users give it
     expected = PRESETS["paper"] if path.stem.endswith("-paper") else PRESETS["mini"]
