@@ -268,8 +268,14 @@ def as_tables(measured: dict[str, Any]) -> str:
             lines.append(f"| {name}, {row['count']} boxes in {row['images']} images | {' | '.join(cells)} |")
         for name, row in measured[part].get("differences", {}).items():
             lines.append(f"{name}: difference {row['difference']:+.3f}, p = {row['p']:.3f}")
-    for part in ("random boxes on films", "random boxes on slices", "which slice"):
-        lines += ["", part, "", json.dumps(measured[part], indent=1)]
+    for part in ("random boxes on films", "random boxes on slices"):
+        cells = (f"{name} {mean:.3f} ± {spread:.3f}" for name, (mean, spread) in measured[part].items())
+        lines += ["", f"{part}, mean and spread of {DRAWS} draws: {', '.join(cells)}"]
+    choice = measured["which slice"]
+    lines += [
+        "",
+        "which slice: {boxes} boxes, {found} found, {right} right, {by chance:.1f} by chance".format(**choice),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -29,8 +29,8 @@ HEADER = (
 
 def make_breast(anatomy: Path, contrast: float, scale: str, size: dict[str, int], output: Path) -> Path:
     folder = output / f"{anatomy.stem}-{scale}-{size['width']}-{contrast:g}"
-    words = [f"--{name}={size[name]}" for name in ("width", "length")]
-    words += ["--slices=16", f"--scale={scale}", f"--contrast={contrast}", "--format=prepared", "--jobs=1"]
+    words = [f"--{name}={size[name]}" for name in ("width", "length", "slices")]
+    words += [f"--scale={scale}", f"--contrast={contrast}", "--format=prepared", "--jobs=1"]
     if cli.main(["phantom", str(folder), "--anatomy", str(anatomy), *words]):
         raise SystemExit(f"{anatomy} could not be imaged; see above.")
     return folder

@@ -29,13 +29,13 @@ def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], o
     of those on a box, the highest. `by chance` is what a choice without looking would have right.
     """
     with (folder / "manifest.csv").open(encoding="utf-8") as file:
-        slice_of = {row["jpg"]: int(row["Slice"]) for row in csv.DictReader(file)}
+        origin = {row["jpg"]: (row["View"], int(row["Slice"])) for row in csv.DictReader(file)}
     columns = dict(pair.split("=") for pair in COLUMNS.split(","))
     width, length = size
     settings = PrepareSettings(width=width, length=length)
     rows = []
     for breast in images.read(folder, columns=columns, modality="DBT").breasts:
-        volumes = [stack for stack in _stack_slices(breast, slice_of) if len(stack.files) > 1]
+        volumes = [stack for stack in _stack_slices(breast, origin) if len(stack.files) > 1]
         for volume in volumes:
             _prepare(volume, settings, output)
         views = tuple(read_view(output, volume.name, volume) for volume in volumes)
@@ -70,19 +70,23 @@ def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], o
     }
 
 
-def _stack_slices(breast: Breast, slice_of: dict[str, int]) -> list[View]:
-    """The views of a breast, each with the files of its known slices in their order; annotations count in them."""
+def _stack_slices(breast: Breast, origin: dict[str, tuple[str, int]]) -> list[View]:
+    """The volumes of a breast, each with the files of its known slices in their order; annotations count in them.
+
+    `origin` has the volume and the slice of each file: rmlo and rmlo2 of one breast are two volumes.
+    """
+    volumes: dict[str, list[View]] = {}
+    for view in sorted(breast.views, key=lambda view: origin[view.files[0].name]):
+        volumes.setdefault(origin[view.files[0].name][0], []).append(view)
     stacks = []
-    for position in ("CC", "MLO"):
-        views = [view for view in breast.views if view.position == position]
-        views.sort(key=lambda view: slice_of[view.files[0].name])
-        if views:
-            annotations = tuple(
-                replace(annotation, slice=s) for s, view in enumerate(views) for annotation in view.annotations or ()
-            )
-            name = f"{breast.patient}-{breast.exam}-{breast.laterality}{position}"
-            files = tuple(view.files[0] for view in views)
-            stacks.append(replace(views[0], name=name, files=files, annotations=annotations))
+    for name, views in volumes.items():
+        annotations = tuple(
+            replace(annotation, slice=s) for s, view in enumerate(views) for annotation in view.annotations or ()
+        )
+        files = tuple(view.files[0] for view in views)
+        stacks.append(
+            replace(views[0], name=f"{breast.patient}-{breast.exam}-{name}", files=files, annotations=annotations)
+        )
     return stacks
 
 
