@@ -4,7 +4,8 @@
 
 --films is a folder that `mm3d prepare images … --validation-share 0.2` made at the size of the weights; its split
 validation is measured. --slices has single slices of volumes and their manifest.csv. OUT gets tables (measured.md,
-measured.json), the evaluations with their figures, and contact sheets. Pictures of patients are not for the repository.
+measured.json), the figures of docs/real.md (real.png), the evaluations, and contact sheets. Sheets show patients: they
+are not for the repository.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from real_pictures import draw_sheet
+from real_pictures import draw_sheet, join_figures
 from slice_choice import COLUMNS, measure_slice_choice
 
 from mm3d import cli
@@ -292,6 +293,8 @@ def main() -> None:
     output = arguments.output
     threshold = measure_films(all_weights[0], arguments.films, output / "films", measured)
     measure_slices(all_weights, arguments.slices, arguments.films, threshold, output / "slices", measured)
+    figures = (output / "films" / "froc.png", output / "films" / "roc.png", output / "slices" / "froc.png")
+    join_figures(figures, output / "real.png")
     save_json(output / "measured.json", measured)
     (output / "measured.md").write_text(as_tables(measured), encoding="utf-8")
     print((output / "measured.md").read_text(encoding="utf-8"))

@@ -27,10 +27,16 @@ HEADER = (
 )
 
 
-def make_breast(anatomy: Path, contrast: float, scale: str, size: dict[str, int], output: Path) -> Path:
-    folder = output / f"{anatomy.stem}-{scale}-{size['width']}-{contrast:g}"
+def make_breast(anatomy: Path, contrast: float, given: argparse.Namespace, size: dict[str, int]) -> Path:
+    folder = given.output / f"{anatomy.stem}-{given.scale}-{size['width']}-{contrast:g}-{given.seed}"
     words = [f"--{name}={size[name]}" for name in ("width", "length", "slices")]
-    words += [f"--scale={scale}", f"--contrast={contrast}", "--format=prepared", "--jobs=1"]
+    words += [
+        f"--scale={given.scale}",
+        f"--seed={given.seed}",
+        f"--contrast={contrast}",
+        "--format=prepared",
+        "--jobs=1",
+    ]
     if cli.main(["phantom", str(folder), "--anatomy", str(anatomy), *words]):
         raise SystemExit(f"{anatomy} could not be imaged; see above.")
     return folder
@@ -54,14 +60,15 @@ def main() -> None:
     parser.add_argument("weights")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--scale", default="full", help="of the images, as for mm3d phantom (default: full)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
     path = weights.find(arguments.weights)
     size, model = weights.read_header(path).provenance["prepare"], load_model(path)
-    twin = make_breast(arguments.folder / "pc_1_crop.mhd", 1.0, arguments.scale, size, arguments.output)
+    twin = make_breast(arguments.folder / "pc_1_crop.mhd", 1.0, arguments, size)
     print(HEADER + "\n" + "|---" * HEADER.count(" | ") + "|---|")
     for contrast in CONTRASTS:
-        folder = make_breast(arguments.folder / "pcl_1.mhd", contrast, arguments.scale, size, arguments.output)
+        folder = make_breast(arguments.folder / "pcl_1.mhd", contrast, arguments, size)
         for name, words in INPUTS.items():
             (breast,), (other,) = (prepared_breasts(one, None, modality_of(name)) for one in (folder, twin))
             found, healthy = (predict_breast(model, one, name).views[0].findings for one in (breast, other))

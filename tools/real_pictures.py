@@ -1,10 +1,14 @@
-"""A contact sheet for `measure_real.py`: the first patients by number, so that nobody chooses what is shown."""
+"""The pictures of `measure_real.py`: contact sheets and the figures of docs/real.md.
+
+A sheet shows the first patients by number, so that nobody chooses what is shown.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from PIL import Image
 
 from mm3d.data.inputs import grey
 from mm3d.data.prepare.prepared import PreparedBreast, PreparedView
@@ -13,7 +17,20 @@ from mm3d.experiments.gallery import draw_box, new_picture
 from mm3d.output.predictions import BreastPrediction, ViewPrediction
 
 PATIENTS, SHOWN, COLUMNS = 10, 3, 8
+FIGURE = 600  # pixels
 MALIGNANT, BENIGN, FOUND = COLOURS[2], COLOURS[5], COLOURS[4]
+
+
+def join_figures(files: Sequence[Path], path: Path) -> None:
+    """Figures side by side, in few colours: for docs/real.md."""
+    figures = [Image.open(file).convert("RGB") for file in files]
+    figures = [
+        figure.resize((FIGURE, figure.height * FIGURE // figure.width), Image.Resampling.LANCZOS) for figure in figures
+    ]
+    joined = Image.new("RGB", (FIGURE * len(figures), max(figure.height for figure in figures)), "white")
+    for number, figure in enumerate(figures):
+        joined.paste(figure, (number * FIGURE, 0))
+    joined.quantize(200, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def draw_sheet(
