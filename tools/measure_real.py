@@ -265,10 +265,11 @@ def as_tables(measured: dict[str, Any]) -> str:
     for part in ("films", "two views against one", "slices", "slices, all boxes"):
         lines += ["", f"{part}", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for name, row in measured[part]["systems"].items():
-            cells = ("{:.2f} ({:.2f}–{:.2f})".format(*row[c]) if row[c][0] is not None else "" for c in columns)
+            cells = (_cell(*row[column]) for column in columns)
             lines.append(f"| {name}, {row['count']} boxes in {row['images']} images | {' | '.join(cells)} |")
         for name, row in measured[part].get("differences", {}).items():
-            lines.append(f"{name}: difference {row['difference']:+.3f}, p = {row['p']:.3f}")
+            p = "not known" if row["p"] is None else f"{row['p']:.3f}"
+            lines += ["", f"{name}: difference {row['difference']:+.3f}, p = {p}"]
     for part in ("random boxes on films", "random boxes on slices"):
         cells = (f"{name} {mean:.3f} ± {spread:.3f}" for name, (mean, spread) in measured[part].items())
         lines += ["", f"{part}, mean and spread of {DRAWS} draws: {', '.join(cells)}"]
@@ -280,14 +281,21 @@ def as_tables(measured: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def _cell(value: float | None, low: float | None, high: float | None) -> str:
+    """A figure with its interval, as far as they could be computed."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if low is None or high is None else f"{value:.2f} ({low:.2f}–{high:.2f})"
+
+
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights")
     parser.add_argument("--films", type=Path, required=True)
     parser.add_argument("--slices", type=Path, required=True)
     parser.add_argument("--others", nargs="*", default=[], help="weights that are measured on the slices, too")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     all_weights = [Weights.find(name) for name in (arguments.weights, *arguments.others)]
     measured: dict[str, Any] = {"weights": all_weights[0].name}
     output = arguments.output

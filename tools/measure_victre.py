@@ -7,6 +7,7 @@ virtual trial is, at the size of the weights. OUT keeps the images: a second run
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,25 +56,25 @@ def describe(findings: tuple[Finding, ...], breast: PreparedBreast, healthy: tup
     return " | ".join((*cells, visible, f"{other:.3f}", f"{healthy[0].score if healthy else 0.0:.3f}"))
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--scale", default="full", help="of the images, as for mm3d phantom (default: full)")
     parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     path = weights.find(arguments.weights)
     size, model = weights.read_header(path).provenance["prepare"], load_model(path)
     twin = make_breast(arguments.folder / "pc_1_crop.mhd", 1.0, arguments, size)
     print(HEADER + "\n" + "|---" * HEADER.count(" | ") + "|---|")
     for contrast in CONTRASTS:
         folder = make_breast(arguments.folder / "pcl_1.mhd", contrast, arguments, size)
-        for name, words in INPUTS.items():
+        for name, shown in INPUTS.items():
             (breast,), (other,) = (prepared_breasts(one, None, modality_of(name)) for one in (folder, twin))
             found, healthy = (predict_breast(model, one, name).views[0].findings for one in (breast, other))
             row = describe(found, breast, healthy)
-            print(f"| `{weights.name_of(path)}`, {words} | {contrast:g} | {row} |", flush=True)
+            print(f"| `{weights.name_of(path)}`, {shown} | {contrast:g} | {row} |", flush=True)
 
 
 if __name__ == "__main__":
