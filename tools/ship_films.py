@@ -1,9 +1,10 @@
 """Put weights that a run of real-ffdm.toml made into the package as `mammo`, with their figures and operating point.
 
-    python tools/ship_films.py runs/real-ffdm --films evaluation/metrics.json --slices dbt/metrics.json
+    python tools/ship_films.py runs/real-ffdm --films films/alone/metrics.json --slices slices/alone/metrics.json
 
 --films and --slices are what `mm3d evaluate --at 0.25 --at 0.5 --at 1 --at 2` wrote of them: on the validation films,
-and on real DBT slices. Weights are stored with 16 bits, which halves the file: measure what was stored.
+and on real DBT slices. `tools/measure_real.py` writes both. Weights are stored with 16 bits, which halves the file:
+measure what was stored.
 """
 
 import argparse
