@@ -11,6 +11,7 @@ SLOW = {
     "test_full_size",
     "test_hostile_weights",
     "test_int8",
+    "test_measure_real",
     "test_other_systems",
     "test_phantom",
     "test_phantom_run",
