@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mm3d import cli
-from mm3d.data.inputs import modality_of, prepared_breasts
+from mm3d.data.inputs import InputName, modality_of, prepared_breasts
 from mm3d.data.prepare.prepared import PreparedBreast
 from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.hits import iou
@@ -21,7 +21,7 @@ from mm3d.model import weights
 from mm3d.output.predictions import Finding
 from mm3d.predict.detect import load_model, predict_breast
 
-INPUTS = {"ffdm": "mammogram", "slices": "slices of the volume", "volume": "volume"}
+INPUTS: dict[InputName, str] = {"ffdm": "mammogram", "slices": "slices of the volume", "volume": "volume"}
 CONTRASTS = (1.0, 1.7)
 HEADER = (
     "| weights, input | contrast | score on the mass | rank | its slice | visible | highest other score | healthy |"

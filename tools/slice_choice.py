@@ -12,10 +12,11 @@ from mm3d.data.picture import read_picture
 from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import PreparedBreast, read_view
 from mm3d.data.prepare.run import prepare_array
-from mm3d.data.records import Breast, View
+from mm3d.data.records import Annotation, Breast, View
 from mm3d.evaluate.match import EvaluateSettings
 from mm3d.evaluate.metrics.hits import iou
 from mm3d.model.detector import Detector
+from mm3d.output.predictions import ViewPrediction
 from mm3d.predict.detect import predict_breast
 from mm3d.predict.settings import PredictSettings
 
@@ -33,7 +34,7 @@ def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], o
     columns = dict(pair.split("=") for pair in COLUMNS.split(","))
     width, length = size
     settings = PrepareSettings(width=width, length=length)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for breast in images.read(folder, columns=columns, modality="DBT").breasts:
         volumes = [stack for stack in _stack_slices(breast, origin) if len(stack.files) > 1]
         for volume in volumes:
@@ -44,22 +45,7 @@ def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], o
         whole = PreparedBreast(replace(breast, views=tuple(volumes)), views)
         predicted = predict_breast(model, whole, "volume", settings=PredictSettings(nms=1.0))
         for volume, view in zip(volumes, predicted.views, strict=True):
-            boxes = np.array([finding.box for finding in view.findings])
-            for annotation in volume.annotations or ():
-                on = iou(boxes, np.array(annotation.box)) >= EvaluateSettings().iou
-                best = view.findings[int(np.argmax(on))] if on.any() else None  # the highest score comes first
-                weights = best.slice_weights if best is not None else None
-                rows.append(
-                    {
-                        "view": volume.name,
-                        "malignant": annotation.malignant,
-                        "slices": len(volume.files),
-                        "slice": annotation.slice,
-                        "score": best.score if best is not None else None,
-                        "w": list(weights) if weights else None,
-                        "chosen": int(np.argmax(weights)) if weights else None,
-                    }
-                )
+            rows += [_describe_choice(volume, annotation, view) for annotation in volume.annotations or ()]
     found = [row for row in rows if row["chosen"] is not None]
     return {
         "boxes": len(rows),
@@ -67,6 +53,23 @@ def measure_slice_choice(model: Detector, folder: Path, size: tuple[int, int], o
         "right": sum(row["chosen"] == row["slice"] for row in found),
         "by chance": sum(1 / row["slices"] for row in found),
         "rows": rows,
+    }
+
+
+def _describe_choice(volume: View, annotation: Annotation, predicted: ViewPrediction) -> dict[str, Any]:
+    """The best finding on a box, its w, and the slice that w chooses; None where nothing is on the box."""
+    boxes = np.array([finding.box for finding in predicted.findings])
+    on = iou(boxes, np.array(annotation.box)) >= EvaluateSettings().iou
+    best = predicted.findings[int(np.argmax(on))] if on.any() else None  # the highest score comes first
+    w = best.slice_weights if best is not None else None
+    return {
+        "view": volume.name,
+        "malignant": annotation.malignant,
+        "slices": len(volume.files),
+        "slice": annotation.slice,
+        "score": None if best is None else best.score,
+        "w": None if w is None else list(w),
+        "chosen": None if w is None else int(np.argmax(w)),
     }
 
 
