@@ -109,7 +109,8 @@ def test_random_boxes_have_the_sizes_of_annotations_and_lie_in_their_view(films:
         for view, own in zip(prepared.views, one.views, strict=True):
             geometry = view.file.geometry
             assert len(own.findings) == 30
-            boxes = np.array([geometry.box_to_model(finding.box) for finding in own.findings])
+            corners = ((x1, y1, x2, y2) for x1, y1, x2, y2 in (finding.box for finding in own.findings))
+            boxes = np.array([geometry.box_to_model(box) for box in corners])
             assert (boxes >= -1e-6).all()
             assert (boxes <= np.array([geometry.width, geometry.height] * 2) + 1e-6).all()
             wide = (boxes[:, 2] - boxes[:, 0]) / geometry.width
