@@ -10,13 +10,14 @@ import torch
 from timing import Row, seconds_of_each
 
 from mm3d.data.inputs import prepared_breasts
-from mm3d.model import depthwise
+from mm3d.model import depthwise, weights
 from mm3d.model.backbone import Backbone
 from mm3d.model.config import BACKBONES, PRESETS, ModelConfig
 from mm3d.model.detector import Breasts, Detector
 from mm3d.model.losses import LossWeights, Targets
 from mm3d.phantom.run import PREPARED, make_trial
 from mm3d.phantom.trial import Trial
+from mm3d.predict.detect import load_model
 from mm3d.train.config import AugmentConfig, CohortConfig, DataConfig, LoopConfig, OptimiserConfig, TrainConfig
 from mm3d.train.data import Batch, TrainingBreast, read_batches
 from mm3d.train.run import DetectorLearner
@@ -34,7 +35,7 @@ def rows() -> list[Row]:
         flat = [TrainingBreast(breast, "ffdm") for breast in prepared_breasts(folder, None, "FFDM")]
         deep = [TrainingBreast(breast, "volume") for breast in prepared_breasts(folder, None, "DBT")]
         speeds = [_speed("mammograms", flat), _speed("volumes, S = 8", deep)]
-    return [*speeds, _volume_against_slices(), _depths(), _depthwise()]
+    return [*speeds, _volume_against_slices(), _depths(), _depthwise(), *_films()]
 
 
 class Trainer:
@@ -125,13 +126,46 @@ def _depthwise() -> Row:
     )
 
 
+def _films() -> list[Row]:
+    """A breast of two films, on one core."""
+    path = weights.find("mammo")
+    size = weights.read_header(path).provenance["prepare"]
+    height, width = size["length"], size["width"]
+    batch = _breast(torch.rand(1, 2, 1, height, width), z=0)
+    learners = [DetectorLearner(weights.load(path), LossWeights(), autocast) for autocast in (False, True)]
+    models = [load_model(path, precision=precision) for precision in ("float32", "bfloat16")]
+
+    def step(learner: DetectorLearner) -> None:
+        learner(batch)[0].backward()
+
+    def look(model: Detector) -> None:
+        with torch.inference_mode():
+            model(batch.breasts)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    training = seconds_of_each(*(partial(step, one) for one in learners), rounds=3, clock=time.process_time)
+    looking = seconds_of_each(*(partial(look, one) for one in models), rounds=3, clock=time.process_time)
+    torch.set_num_threads(threads)
+    return [
+        Row(
+            f"Weights mammo, seconds of one core for a film of {height} x {width}, {what}",
+            f"{seconds[0] / 2:.2f} s",
+            "reported",
+            f"in float32; in bfloat16 {seconds[1] / 2:.2f} s",
+        )
+        for what, seconds in (("prediction", looking), ("forward and backward", training))
+    ]
+
+
 def _volume(S: int) -> Batch:
     """One breast of random pixels."""
     return _breast(torch.rand(1, 2, S, 192, 96, generator=torch.Generator().manual_seed(0)), z=5)
 
 
 def _breast(images: torch.Tensor, z: int) -> Batch:
-    breasts = Breasts(images, torch.tensor([192, 96]).expand(1, 2, 2), torch.ones(1, 2, dtype=torch.bool))
+    size = torch.tensor(images.shape[-2:])
+    breasts = Breasts(images, size.expand(1, 2, 2), torch.ones(1, 2, dtype=torch.bool))
     targets = Targets(
         malignant=torch.tensor([True]),
         annotated=torch.ones(1, 2, dtype=torch.bool),

@@ -1,9 +1,10 @@
 """Put weights that a run of real-ffdm.toml made into the package as `mammo`, with their figures and operating point.
 
-    python tools/ship_films.py runs/real-ffdm --films evaluation/metrics.json --slices dbt/metrics.json
+    python tools/ship_films.py runs/real-ffdm --films films/alone/metrics.json --slices slices/alone/metrics.json
 
 --films and --slices are what `mm3d evaluate --at 0.25 --at 0.5 --at 1 --at 2` wrote of them: on the validation films,
-and on real DBT slices. Weights are stored with 16 bits, which halves the file: measure what was stored.
+and on real DBT slices. `tools/measure_real.py` writes both. Weights are stored with 16 bits, which halves the file:
+measure what was stored. With --prepared, the films' average histogram goes along, for `mm3d predict --input hm`.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mm3d.data.inputs import training_histogram
 from mm3d.model import weights
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "mm3d" / "shipped" / "mammo.safetensors"
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("--films", type=Path, required=True)
     parser.add_argument("--slices", type=Path, required=True)
+    parser.add_argument("--prepared", type=Path, help="the prepared films of the training")
     parser.add_argument("--target", type=Path, default=TARGET)
     arguments = parser.parse_args()
     path = weights.find(arguments.weights)
@@ -56,6 +59,8 @@ def main() -> None:
         "figures": {"validation films": figures(arguments.films), "DBT slices": figures(arguments.slices)},
         "operating_point": operating_point(arguments.films),
     }
+    if arguments.prepared is not None:
+        provenance["histogram"] = list(training_histogram(arguments.prepared, "train"))
     weights.save(weights.load(path).half(), arguments.target, provenance, USE)
     print(f"Wrote {arguments.target}: {arguments.target.stat().st_size / 1e6:.1f} MB.")
 

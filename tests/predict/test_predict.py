@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.blobs import SLICES, STORED, write_blobs
+from support.blobs import SLICES, STORED, H, W, write_blobs
 from support.examples import TINY, build
 
 from mm3d.cli import main
@@ -37,6 +37,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> Detector:
     return build()
+
+
+def test_views_of_a_size_that_the_weights_do_not_know_are_told(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lesions of another size are found worse, and nothing else would say so."""
+    for width, told in ((W, False), (2 * W, True)):
+        path = tmp_path / f"{width}.safetensors"
+        weights.save(build(), path, {"input": "ffdm", "prepare": {"width": width, "length": H}})
+        assert main(["predict", str(folder), "--weights", str(path), "-o", str(tmp_path / f"{width}")]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert (f"prepared to {H} x {W}, and the weights know {H} x {2 * W}" in said) == told
 
 
 def test_overlapping_boxes_are_shown_once_with_the_best_score() -> None:

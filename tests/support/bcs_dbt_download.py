@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.csv_files import write_csv
+from support.csv_files import rows_of, write_csv
 from support.downloads import touch
 
 from mm3d.data.datasets import tables
@@ -53,3 +53,21 @@ def by_name(cohort: Cohort) -> dict[str, View]:
 
 def reasons(cohort: Cohort) -> dict[str, str]:
     return {problem.subject.removeprefix("DBT-P00001 S1 "): problem.reason for problem in cohort.problems}
+
+
+def lay_out_trial(trial: Path, folder: Path, split_of: dict[str, str]) -> None:
+    """The volumes of a virtual trial as a download of BCS-DBT: `split_of` has the split of each patient."""
+    kinds = {"file-paths": tables.FILE_PATHS, "labels": tables.LABELS, "boxes": tables.BOXES}
+    for kind, columns in kinds.items():
+        rows = [row for row in rows_of(trial / f"{kind}.csv") if row["Modality"] == "DBT"]
+        if kind == "file-paths":
+            for number, row in enumerate(rows):
+                path = paths_row(row["PatientID"], row["View"], f"{number:05}", row["StudyUID"]).split(",")
+                target = folder / path[4]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.hardlink_to(trial / row["classic_path"])
+                row["descriptive_path"], row["classic_path"] = path[3:]
+        for split in set(split_of.values()):
+            own = [row for row in rows if split_of[row["PatientID"]] == split]
+            lines = (",".join(row[column] for column in columns) for row in own)
+            write_csv(folder / f"BCS-DBT-{kind}-{split}-v2.csv", columns, *lines)

@@ -3,6 +3,7 @@
 # Names of files and of single tests.
 SLOW = {
     "test_audit_phantom",
+    "test_bcs_dbt_recipe",
     "test_demo",
     "test_dicom_archive",
     "test_dicom_report",
@@ -10,6 +11,7 @@ SLOW = {
     "test_full_size",
     "test_hostile_weights",
     "test_int8",
+    "test_measure_real",
     "test_other_systems",
     "test_phantom",
     "test_phantom_run",

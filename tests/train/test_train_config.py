@@ -1,5 +1,7 @@
 """A training uses the settings that the user wrote, and a wrong setting is reported before anything is trained."""
 
+import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from mm3d.cli import main
 from mm3d.model.config import BACKBONES, PRESETS
 from mm3d.shared.errors import InputError
 from mm3d.train.config import CONFIGS, OptimiserConfig, read_config
-from mm3d.train.run import learning_rate
+from mm3d.train.run import learning_rate, make_fabric
 from mm3d.train.state import make_optimiser
 
 TEXT = """
@@ -95,10 +97,21 @@ def test_the_configurations_that_come_along_are_right(path: Path) -> None:
     own = {"dbt.toml": ["--model.preset", "mini"], "real-ffdm.toml": ["--start", "dense"]}.get(path.name, [])
     config = read_config(Path(path.name), own)  # by its bare name, as users give it
     expected = PRESETS["paper"] if path.stem.endswith("-paper") else PRESETS["mini"]
-    assert config.model.proposals == (144 if path.stem == "real-ffdm" else expected.proposals)
+    assert config.model.proposals == (144 if path.stem in ("real-ffdm", "bcs-dbt") else expected.proposals)
     if path.stem.endswith("-paper"):
         assert (config.optimiser.learning_rate, config.optimiser.weight_decay) == (2.5e-5, 1e-4)
         assert (config.augment.horizontal_flip, config.augment.vertical_flip) == (0.5, 0.5)
+
+
+def test_a_training_does_not_speak_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where srun is installed, Lightning told everybody at every start to use it."""
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    config = read_config(write(tmp_path))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        make_fabric(config).launch()
+    assert [str(one.message) for one in heard] == []
 
 
 def test_a_model_that_nobody_chose_is_not_trained() -> None:

@@ -233,17 +233,20 @@ def _draw_look(axes: Axes, look: Look) -> None:
     else:
         image = pixels.max(axis=0)
     axes.imshow(grey(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    _draw_box(axes, look, look.annotation.box, "#00C853")
+    draw_box(axes, look.prepared, look.annotation.box, "#00C853")
     for one in sorted(look.predicted.findings, key=lambda one: -one.score)[:SHOWN]:
         line = "-" if one.score >= look.threshold else ":"
-        _draw_box(axes, look, one.box, COLOURS[4], f"{one.score:.2f}", line)
+        draw_box(axes, look.prepared, one.box, COLOURS[4], f"{one.score:.2f}", line)
     axes.set_title(title)
     axes.set_axis_off()
 
 
-def _draw_box(axes: Axes, look: Look, box: tuple[float, ...], colour: str, text: str = "", line: str = "-") -> None:
+def draw_box(
+    axes: Axes, view: PreparedView, box: tuple[float, ...], colour: str, text: str = "", line: str = "-"
+) -> None:
+    """A box in stored pixels on the picture of a prepared view."""
     left, top, right, bottom = box
-    x1, y1, x2, y2 = look.prepared.file.geometry.box_to_model((left, top, right, bottom))
+    x1, y1, x2, y2 = view.file.geometry.box_to_model((left, top, right, bottom))
     axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1, linestyle=line))
     if text:
         axes.text(x1, y1 - 1, text, color=colour, fontsize=7)

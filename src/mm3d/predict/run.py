@@ -125,7 +125,7 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     model = load_model(path, options.chunk, engine, options.precision, options.device)
     console = Console()
     say(console, f"Weights {weights.name_of(path)}: {header.intended_use}")
-    for note in notes:
+    for note in (*notes, *note_other_size(breasts[0].views[0].file.settings, header)):
         say(console, f"note: {note}")
     if chosen == "msp":
         slices = weights.find(str(header.provenance.get("suspicion", path)))
@@ -142,6 +142,20 @@ def predict_prepared(folder: Path, output: Path, options: Options) -> int:
     write_dbtex(predictions, output / "predictions.csv")
     say(console, f"Wrote {output}: predictions.json, predictions.csv ({len(breasts)} breasts, input {chosen}).")
     return 0
+
+
+def note_other_size(ours: PrepareSettings, header: weights.WeightsHeader) -> list[str]:
+    """A note if views are prepared to another size than the weights were trained on, which costs recall."""
+    theirs = header.provenance.get("prepare")
+    if not isinstance(theirs, dict) or not {"width", "length"} <= theirs.keys():
+        return []
+    width, length = theirs["width"], theirs["length"]
+    if (width, length) == (ours.width, ours.length):
+        return []
+    return [
+        f"The views are prepared to {ours.length} x {ours.width}, and the weights know {show(length)} x {show(width)}; "
+        f"prepare them with --width {show(width)} --length {show(length)} to find more."
+    ]
 
 
 def predict_exams(given: Sequence[Path], output: Path, options: Options, began: float) -> int:

@@ -26,7 +26,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from mm3d import __version__
-from mm3d.data.prepare.prepared import read_notes
+from mm3d.data.prepare.geometry import PrepareSettings
+from mm3d.data.prepare.prepared import read_notes, read_settings
 from mm3d.model import weights
 from mm3d.model.backbone import freeze_stages
 from mm3d.model.detector import Detector
@@ -34,7 +35,7 @@ from mm3d.model.losses import LossWeights, detection_losses
 from mm3d.model.memory import keep_freed_memory
 from mm3d.output.predictions import BreastPrediction
 from mm3d.predict.detect import predict_breast
-from mm3d.shared.config import to_dict
+from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import Console, describe_time, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import check_folder, remove_partial, save_json
@@ -82,6 +83,7 @@ def run(
 def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> State:
     """Run a new training in its folder, or with `resume` continue the one that is there."""
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun starts a lost rank again
+    config = scale_canonical_box(config)
     check_run_folder(config, folder, resume)
     fabric = make_fabric(config)
     fabric.launch()
@@ -98,7 +100,7 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     cohorts = read_validation(config, folder, fabric)
     torch.manual_seed(config.loop.seed)
     detector, autocast = Detector(config.model), config.loop.precision == "bfloat16"
-    if config.model.proposal_start == "fitted":
+    if config.model.proposal_start == "fitted" and not _has_proposals(config.start_weights):
         detector.proposal_boxes.data = fit_start_boxes(breasts, config.model.proposals, config.augment)
     provenance = describe(config, breasts, console)
     new: Sequence[str] = ()
@@ -117,6 +119,36 @@ def train(config: TrainConfig, folder: Path, resume: bool, console: Console) -> 
     best = f", best at step {state.best_step} ({state.best:.3f})" if state.best is not None else ""
     say(console, f"Wrote {folder}: {state.step} steps{best}.")
     return state
+
+
+def _has_proposals(start: str | None) -> bool:
+    """Whether start weights bring trained proposals, so that none are fitted."""
+    return start is not None and not weights.has_only_body(start)
+
+
+def scale_canonical_box(config: TrainConfig) -> TrainConfig:
+    """The configuration for images of another size than those of the start weights.
+
+    Boxes grow with the images, and `canonical_box` with them: so a lesion is still pooled from the level of the pyramid
+    that the weights learned to read it from.
+    """
+    wanted = wanted_canonical_box(config)
+    if wanted is None or config.model.canonical_box != weights.read_header(config.start).config.canonical_box:
+        return config  # it is a setting of its own, which `load_start` compares
+    return replace(config, model=replace(config.model, canonical_box=wanted))
+
+
+def wanted_canonical_box(config: TrainConfig) -> float | None:
+    """The start weights' canonical_box, scaled to the size of this training's images; None: they have none to keep."""
+    if not _has_proposals(config.start_weights):
+        return None
+    header = weights.read_header(config.start)
+    theirs, ours = header.provenance.get("prepare"), read_settings(config.data.train[0].folder)
+    if not isinstance(theirs, dict) or not {"width", "length"} <= theirs.keys():
+        return header.config.canonical_box
+    before = from_dict(PrepareSettings, theirs, f"{config.start}: prepare")
+    factor = math.sqrt(ours.width * ours.length / (before.width * before.length))
+    return round(header.config.canonical_box * factor, 1)
 
 
 def check_run_folder(config: TrainConfig, folder: Path, resume: bool) -> None:
@@ -171,15 +203,18 @@ def make_dense_config(config: TrainConfig) -> TrainConfig:
 
 def load_start(detector: Detector, config: TrainConfig, console: Console) -> tuple[dict[str, Any], Sequence[str]]:
     """Load the start weights. Returns where they come from, and the names of the tensors that they do not have."""
-    header = weights.read_header(config.start)
+    header, scaled = weights.read_header(config.start), {"canonical_box": wanted_canonical_box(config)}
     for name in (n for n in MEANING if n in OF_BODY or not weights.has_only_body(config.start)):
-        theirs, ours = getattr(header.config, name), getattr(config.model, name)
+        theirs, ours = scaled.get(name, getattr(header.config, name)), getattr(config.model, name)
         if theirs != ours:
+            of_size = " for images of this size" if name == "canonical_box" else ""
             raise InputError(
-                f"{config.start} was trained with {name} = {theirs}, and the configuration's model has {ours}; leave "
-                f"model.preset and model.{name} out to take the weights' own."
+                f"{config.start} was trained with {name} = {theirs}{of_size}, and the configuration's model has "
+                f"{ours}; leave model.preset and model.{name} out to take the weights' own."
             )
     transfer = weights.start_from(detector, config.start)
+    if (box := scaled["canonical_box"]) not in (None, header.config.canonical_box):
+        say(console, f"The images have another size than those of the start weights: canonical_box becomes {box:g}.")
     new = f", {len(transfer.new)} new ({', '.join(transfer.new[:2])}, …)" if transfer.new else ""
     dropped = f", {len(transfer.dropped)} dropped" if transfer.dropped else ""
     say(console, f"Start: {config.start}, {len(transfer.loaded)} tensors loaded{new}{dropped}.")

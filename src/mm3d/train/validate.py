@@ -24,6 +24,7 @@ from mm3d.train.config import DENSE, ValidateConfig
 from mm3d.train.log import Log, draw_curves
 from mm3d.train.state import State
 
+RATES = (0.25, 0.5, 1.0, 2.0)  # X of R@X that are shown
 # The figures whose mean decides which weights are the best, for each value of validate.metric. Higher is better.
 METRICS = {"recall": ("recall@0.25",), "auc": ("auc",), "auc_max": ("auc_max",), "mean": ("recall@0.25", "auc")}
 
@@ -75,7 +76,7 @@ def predict_and_measure(fabric: Fabric, learner: Any, cohorts: Sequence[Validati
 
 
 def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[BreastPrediction]]) -> dict[str, float]:
-    """R@0.25 and R@0.5, AUC of the model's breast score and of the highest proposal, over all cohorts together. Figures
+    """R@X, AUC of the model's breast score and of the highest proposal, over all cohorts together. Figures
     that cannot be computed are NaN."""
     found: dict[str, list[FrocScores]] = {"2D": [], "3D": []}
     scores: dict[str, list[np.ndarray]] = {"auc": [], "auc_max": []}
@@ -91,7 +92,7 @@ def measure(cohorts: Sequence[ValidationCohort], predicted: Sequence[Sequence[Br
         positive.append(units.positive)
     figures = {}
     for rule, prefix in (("2D", "recall"), ("3D", "recall3d")):
-        for rate in (0.25, 0.5):
+        for rate in RATES:
             figures[f"{prefix}@{rate:g}"] = recall_at(_concatenate(found[rule]), rate) if found[rule] else math.nan
     for name, parts in scores.items():
         figures[name] = float(delong(np.concatenate(parts)[None], np.concatenate(positive)).values[0])

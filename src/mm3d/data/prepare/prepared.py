@@ -233,6 +233,17 @@ def read_notes(folder: Path) -> list[str]:
     return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
+def read_settings(folder: Path) -> PrepareSettings:
+    """The settings with which a prepared folder was made: those of its first view."""
+    keys = next((keys for _, keys in _read_content_of_breasts(folder) if keys), None)
+    if keys is None:
+        raise InputError(f"{folder} has no prepared view; {REMEDY}.")
+    path = folder / "views" / f"{keys[0]}.json"
+    if not path.is_file():
+        raise InputError(f"{path} is missing; run 'mm3d prepare' again to make it.")
+    return from_dict(ViewFile, _read_json(path), str(path)).settings
+
+
 def read_breasts(folder: Path) -> list[PreparedBreast]:
     """Read a prepared folder.
 
