@@ -259,6 +259,15 @@ def test_a_clone_goes_on_from_the_weights_that_come_with_mm3d(
     assert "Not run, because start weights are missing: mlp-seed0." in said
     assert not (clone / "study" / "cohorts").exists()  # nothing is rendered for a run that cannot be
     shutil.copytree(folder / "study" / "cohorts", clone / "study" / "cohorts")
+    (clone / "results" / "weights").mkdir()
+    kept = shutil.copy(folder / "study" / "runs" / "ffdm-seed0" / "last.safetensors", clone / "results" / "weights")
+    Path(kept).rename(clone / "results" / "weights" / "ffdm-seed0.safetensors")
+    code, said = run_study(path, clone, "--only", "mlp")
+    assert code == 0, said
+    assert "ffdm-seed0: its weights are those kept in" in said
+    for there in (clone / "results" / "weights", clone / "study" / "runs"):
+        shutil.rmtree(there)
+    path_of(clone / "results", "mlp-seed0").unlink()
     ship(str(path), folder / "results", folder / "study", tmp_path)
     monkeypatch.setattr(weights, "shipped", lambda: sorted(tmp_path.glob("*.safetensors")))
     (row := clone / "results" / "row.jpg").write_text("drawn before")

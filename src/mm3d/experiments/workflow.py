@@ -8,6 +8,7 @@
         snakemake.log          what Snakemake said last time
         study.md, study/       the page, if the study is complete
     RESULTS/                   results/<study>, to be committed: a small JSON for each finished run
+        weights/               weights that other runs start from, kept by hand, so that a clone can go on from them
 
 A run with a result is finished. A run that was interrupted continues from its last checkpoint. A run that fails stops
 only the runs that start from it.
@@ -41,7 +42,7 @@ from mm3d.shared.files import lock_folder, remove_partial, replacing, save_json
 from mm3d.shared.workers import worker_count
 
 SNAKEFILE = Path(__file__).with_name("Snakefile")
-WORKFLOW, FAILED, LOG, STARTS = "workflow.json", "failed.txt", "snakemake.log", "starts"
+WORKFLOW, FAILED, LOG, STARTS, WEIGHTS = "workflow.json", "failed.txt", "snakemake.log", "starts", "weights"
 OUTPUTS = (FAILED, "gallery.done", "study.md")  # of a call of Snakemake; those of an earlier one are removed
 # Results are written whole or not at all, so none is incomplete. After a kill, Snakemake's own lock would have to be
 # removed by hand; that of lock_folder is free.
@@ -121,7 +122,7 @@ def run(
         made.mkdir(parents=True, exist_ok=True)
         remove_partial(made)
     with lock_folder(folder):
-        blocked = copy_shipped(study, left, finished, folder, console)
+        blocked = copy_kept(study, left, finished, folder, results, console)
         to_run = tuple(job.name for job in left if job.name not in blocked)
         for name in OUTPUTS:
             (folder / name).unlink(missing_ok=True)
@@ -189,11 +190,11 @@ def copy_given(given: Mapping[str, str], folder: Path) -> dict[str, str]:
     return copies
 
 
-def copy_shipped(
-    study: StudySpec, left: Sequence[Job], finished: Mapping[str, Result], folder: Path, console: Console
+def copy_kept(
+    study: StudySpec, left: Sequence[Job], finished: Mapping[str, Result], folder: Path, results: Path, console: Console
 ) -> set[str]:
-    """Find the weights of finished runs that others start from. A clone has only their results; the best weights come
-    with mm3d. Returns the names of the jobs whose start weights are nowhere."""
+    """Find the weights of finished runs that others start from. A clone has only their results, and the few weights
+    that are kept beside them or come with mm3d. Returns the names of the jobs whose start weights are nowhere."""
     needed = {job.name: next((one.name for one in study.line_of(job) if one.name in finished), None) for job in left}
     lost = set()
     for name in dict.fromkeys(name for name in needed.values() if name is not None):
@@ -201,15 +202,17 @@ def copy_shipped(
         target = folder / result.weights
         if target.is_file():
             continue
-        if (shipped := find_shipped(result)) is None:
+        kept = results / WEIGHTS / f"{name}.safetensors"
+        if (source := kept if kept.is_file() else find_shipped(result)) is None:
             lost.add(name)
             remedy = f"copy them there, or move {name}.json away to train it again"
             say(console, f"{name} has a result, but its weights {target} are not there; {remedy}.")
             continue
         with replacing(target) as partial:
-            shutil.copyfile(shipped, partial)
+            shutil.copyfile(source, partial)
         write_recipe(target, result.recipe)
-        say(console, f"{name}: its weights are those that come with mm3d, {shipped.name}.")
+        origin = f"kept in {kept.parent}" if source == kept else f"that come with mm3d, {source.name}"
+        say(console, f"{name}: its weights are those {origin}.")
     blocked = {name for name, start in needed.items() if start in lost}
     if blocked:
         say(console, f"Not run, because start weights are missing: {', '.join(sorted(blocked))}.")
