@@ -49,10 +49,15 @@ def _describe_training(provenance: dict[str, Any]) -> str:
     """What weights were trained on, and how good they are in their study."""
     trained = f"trained on input {provenance.get('input', 'unknown')}"
     try:
-        study = provenance["study"]
-        recall, auc = study["figures"]["recall@0.25"], study["figures"]["auc"]
-        return f"{trained}; R@0.25 {recall:.2f}, AUC {auc:.2f} ({study['study']}, {study['run']})"
-    except (KeyError, TypeError, ValueError):  # it is of no study
+        if "study" in provenance:
+            study = provenance["study"]
+            figures, source = study["figures"], f"{study['study']}, {study['run']}"
+            recall, auc = figures["recall@0.25"], figures["auc"]
+        else:  # with an interval behind each figure
+            source, figures = next(iter(provenance["figures"].items()))
+            recall, auc = figures["recall@0.25"][0], figures["auc"][0]
+        return f"{trained}; R@0.25 {recall:.2f}, AUC {auc:.2f} ({source})"
+    except (KeyError, IndexError, StopIteration, TypeError, ValueError):  # they bring no figures
         return trained
 
 
