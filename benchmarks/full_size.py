@@ -7,7 +7,6 @@ Every part is measured in a process of its own, whose peak memory is then its ow
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__" and not {"straightforward", "slice_by_slice"} & {*sys.argv}:
-    from mm3d.cli.options import FOR_TORCH
+    from mm3d.shared.environment import prepare_torch
 
-    os.environ.update(FOR_TORCH | os.environ)  # as `mm3d predict` and `mm3d train` do, before torch is imported
+    prepare_torch()  # as `mm3d predict` and `mm3d train` do, before torch is imported
 
 import numpy as np
 import torch

@@ -26,6 +26,7 @@ from mm3d.shared.config import to_dict
 PARTS = ("start", "read", "model", "outputs")
 OTHERS = ("start", "read", "outputs")
 ROUNDS = 5
+IMPORTS = 20
 EXAMS = (1, 3, 10, 30, 100)  # in one run
 
 
@@ -33,6 +34,13 @@ def rows() -> list[Row]:
     found = in_its_own_process(__file__)
     command, torch_alone = found["demo"]
     return [
+        Row(
+            "`import mm3d`, against starting a Python that does nothing",
+            f"{1000 * (found['import'][0] - found['import'][1]):.0f} ms",
+            "below 50 ms",
+            f"the difference of {1000 * found['import'][0]:.0f} and {1000 * found['import'][1]:.0f} ms, the best of "
+            f"{IMPORTS} in turn",
+        ),
         Row(
             "`mm3d predict` on the demo's exam (4 volumes, weights dbt), against a Python that only imports torch",
             f"{command / torch_alone:.2f}x",
@@ -86,6 +94,7 @@ def measure() -> dict[str, Any]:
             for view in ("CC", "MLO"):
                 volume(folder / "full" / f"{side}{view}.dcm", side, view, study="1.2.3")
         return {
+            "import": seconds_of_each(lambda: _run("-c", "import mm3d"), lambda: _run("-c", ""), rounds=IMPORTS),
             "demo": _compare_with_torch(folder),
             "mini": _predict(folder, "mini", "mini"),
             "full": _predict(folder, "full", "paper", chunk=1),  # a slice at a time, or the memory does not suffice

@@ -60,6 +60,16 @@ def test_the_documented_python_runs(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_pieces_to_build_on_are_there_and_described() -> None:
+    imports = re.findall(r"\| `(from mm3d\S* import [^`]*)`", (ROOT / "docs" / "python.md").read_text())
+    assert len(imports) == 14
+    for line in imports:
+        names: dict[str, object] = {}
+        exec(line, names)
+        for name, piece in names.items():
+            assert not callable(piece) or (piece.__doc__ and not piece.__doc__.startswith(f"{name}(")), name
+
+
 def test_the_benchmarks_page_has_figures() -> None:
     lines = (ROOT / "docs" / "benchmarks.md").read_text().splitlines()
     measured = [line.split(" | ")[1] for line in lines if line.startswith("| ")]

@@ -29,7 +29,10 @@ SLOW = {
     "test_victre",
     "test_view",
     "test_walk",
+    "test_a_folder_has_the_results_of_the_command_line",
     "test_a_full_size_exam_stays_below_25_megabytes",
+    "test_a_name_on_the_hub_is_found_in_its_cache",
+    "test_a_script_without_a_main_guard_predicts",
     "test_two_ranks_train_like_one_with_the_whole_batch",
     "test_under_torch_compile",
 }

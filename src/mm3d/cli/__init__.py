@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 an input failed (the message names it), 2 wrong usage, 130
 import argparse
 import dataclasses
 import functools
-import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
@@ -15,10 +14,11 @@ from typing import Any
 
 from mm3d import __version__
 from mm3d.cli.evaluate import add_evaluate
-from mm3d.cli.options import FOR_TORCH, Commands, add_preparation, given_preparation, seed, share, whole_number
+from mm3d.cli.options import Commands, add_preparation, given_preparation, seed, share, whole_number
 from mm3d.cli.predict import add_predict
 from mm3d.cli.prepare import add_prepare
 from mm3d.cli.study import add_study
+from mm3d.shared.environment import prepare_torch
 from mm3d.shared.errors import InputError, describe_error
 from mm3d.shared.printable import printable
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.overrides = others
     elif others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
-    os.environ.update(FOR_TORCH | os.environ)  # before the command imports torch
+    prepare_torch()  # before the command imports torch
     try:
         return arguments.run(arguments)
     except (InputError, OSError) as error:
@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_phantom(commands)
     _add_import_weights(commands)
     _add_quantize(commands)
+    _add_publish(commands)
     _add_train(commands)
     add_evaluate(commands)
     add_study(commands)
@@ -233,6 +234,23 @@ def _quantize(arguments: argparse.Namespace) -> int:
     from mm3d.cli.quantize import run
 
     return run(arguments)
+
+
+def _add_publish(commands: Commands) -> None:
+    publish = commands.add_parser(
+        "publish",
+        help="write a folder for Hugging Face's hub, with a model card",
+        description="Write OUT with the weights, a model card from what their header says, and their settings, in the "
+        "layout of Hugging Face's hub. Nothing is sent: 'hf upload OWNER/NAME OUT' does that. Such weights are then "
+        "hf://OWNER/NAME wherever mm3d takes weights.",
+    )
+    publish.add_argument(
+        "weights", type=Path, metavar="WEIGHTS", help="a weights file, a run folder, or a shipped name"
+    )
+    publish.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the folder to write")
+    publish.add_argument("--title", metavar="TEXT", help="the title of the card (default: the name of the weights)")
+    publish.add_argument("--licence", metavar="ID", help="as the hub names licences, such as apache-2.0 or cc-by-4.0")
+    publish.set_defaults(run=_call("mm3d.cli.publish:publish"))
 
 
 def _add_train(commands: Commands) -> None:

@@ -1,12 +1,10 @@
 """`mm3d predict` on the command line."""
 
 import argparse
-import os
 import time
 from pathlib import Path
 
 from mm3d.cli.options import (
-    FOR_TORCH,
     PREPARATION,
     Commands,
     add_max_pixels,
@@ -130,7 +128,6 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    os.environ.update(FOR_TORCH | os.environ)  # before torch is imported
     from mm3d.predict.pictures import PictureOptions
     from mm3d.predict.run import Options, run
     from mm3d.predict.settings import PredictSettings

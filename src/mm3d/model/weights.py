@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from mm3d.model.config import ModelConfig
+from mm3d.model.hub import FILE, find_on_hub, is_on_hub, name_on_hub
 from mm3d.shared.config import from_dict, parse_json, show, to_dict
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -218,20 +219,23 @@ def shipped() -> list[Path]:
 def find(path: Path | str | None, synthetic: bool = False) -> Path:
     """The weights file that a user means with a path.
 
-    It is the file itself; or the best, or else the last weights of a run folder; or the name of weights that come with
-    mm3d. None means those of ours that have seen such breasts: real ones, or `synthetic` ones of the virtual trial.
+    It is the file itself; or the best, or else the last weights of a run folder; or those of a folder that `mm3d
+    publish` wrote; or the name of weights that come with mm3d, or are on the hub (`hub.py`). None means those of ours
+    that have seen such breasts: real ones, or `synthetic` ones of the virtual trial.
     """
     own = {one.stem: one for one in shipped()}
     if path is None:
         if SHIPPED[synthetic] in own:
             return own[SHIPPED[synthetic]]
         raise InputError("This mm3d comes without weights; give some with --weights, such as a run of 'mm3d train'.")
+    if is_on_hub(path):
+        return find_on_hub(path)
     path = Path(path)
     if str(path) in own and not path.exists():
         return own[str(path)]
     if not path.is_dir():
         return path
-    for name in ("best.safetensors", "last.safetensors"):
+    for name in ("best.safetensors", "last.safetensors", FILE):
         if (path / name).is_file():
             return path / name
     raise InputError(
@@ -241,8 +245,15 @@ def find(path: Path | str | None, synthetic: bool = False) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """The name of a weights file for people: with the name of its run, if it has one."""
-    return f"{path.resolve().parent.name}/{path.stem}" if path.stem in ("best", "last") else path.stem
+    """The name of a weights file for people: with the name of its run, if it has one; on the hub, that of its
+    repository."""
+    if on_hub := name_on_hub(path):
+        return on_hub
+    return (
+        f"{path.resolve().parent.name}/{path.stem}"
+        if path.name in ("best.safetensors", "last.safetensors", FILE)
+        else path.stem
+    )
 
 
 def _open(path: Path, framework: str = "numpy") -> Any:

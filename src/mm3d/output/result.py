@@ -245,6 +245,18 @@ class ExamResult:
             lesions.setdefault(key, []).append((view, finding))
         return list(lesions.values())
 
+    def describe(self) -> str:
+        """The score, and what is marked, in a few words."""
+        marked, lesions = self.marked(), len(self.lesions())
+        best = ""
+        if marked:
+            view, finding = marked[0]
+            where = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
+            best = f", the highest {finding.score:.2f} in {view.view.upper()}{where}"
+        counted = f"{lesions} finding{'s' * (lesions != 1)} marked"
+        counted += f" in {len(marked)} places" * (len(marked) > lesions)
+        return f"score {self.score:.2f}, {counted}{best}"
+
     @property
     def suspicious(self) -> frozenset[Laterality]:
         """The breasts that reach the operating point of breasts; if there is none, those with a marked finding."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ LEFT_OUT = {  # what and why, by the reason for which a file is not used, or "co
     "copy": ("file", "the same image is there already"),
 }
 IDENTIFIERS = ("PatientName", "PatientID", "StudyDate", "StudyInstanceUID")
+HIDDEN = " (--with-identifiers names it)"  # in messages, behind what stands for the name of a file
 TOLERANCE = 10.0  # mm, between the distances of a lesion from the nipple in CC and MLO
 SHARE = 0.1  # the same as a share of the breast's extent, if the spacing of pixels is not known
 
@@ -82,9 +84,10 @@ class Exam:
         used = (path for breast in self.breasts for view in breast.views for path in view.files)
         return list(dict.fromkeys((*self.headers, *used)))
 
-    @property
+    @cached_property
     def stamp(self) -> str:
-        """Changes with the exam's files: their names, sizes and times; and with what a table says of pictures."""
+        """Changes with the exam's files: their names, sizes and times; and with what a table says of pictures. They are
+        looked at once, before they are read."""
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
         views = [view for breast in self.breasts for view in breast.views if view.picture is not None]
         said = [[view.name, view.laterality, view.position, view.kind, repr(view.picture)] for view in views]
@@ -137,7 +140,7 @@ class Archive:
 def hide_paths(text: str, paths: Sequence[Path], identifiers: bool, what: str = "a file") -> str:
     """Remove paths from a sentence, because they may contain names of patients; not if `identifiers` are wanted."""
     for path in () if identifiers else sorted(paths, key=lambda path: -len(str(path))):
-        text = text.replace(str(path), f"{what} (--with-identifiers names it)")
+        text = text.replace(str(path), f"{what}{HIDDEN}")
     return text
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from mm3d.output.predictions import BreastPrediction, read_json
 from mm3d.output.record import RECORD, read_record, write_record
-from mm3d.output.result import Method
-from mm3d.output.writers import FILES, REPORTS_ON_FILES
+from mm3d.output.result import ExamResult, Method
+from mm3d.output.writers import FILES, REPORTS_ON_FILES, write_results
 from mm3d.predict.exam import Exam
 from mm3d.shared.errors import InputError
-from mm3d.shared.files import REMEDY, check_settings, difference, refuse_files
+from mm3d.shared.files import REMEDY, check_settings, difference, lock_folder, refuse_files
 
 LISTS = ("predictions.json", "predictions.csv", RECORD)  # of all exams in a folder
 LISTED = ("exam", "score", "marked", "seconds", "problems")  # what the record of all exams says of each
@@ -96,6 +96,18 @@ def is_finished(folder: Path, exam: Exam) -> bool:
     same = record.get("exam") == exam.code and record.get("files", {}).get("stamp") == exam.stamp
     own = [name for name in FILES if exam.headers or name not in REPORTS_ON_FILES]
     return same and all((folder / name).is_file() for name in own)
+
+
+def keep_results(result: ExamResult, exam: Exam, work: Path, folder: Path, method: Method) -> bool:
+    """Write the files of an exam into the working folder `work`, then move them to their `folder`, which is beside it
+    or above it. Returns False, and moves nothing, if another run has finished the exam meanwhile."""
+    write_results(result, work / "results")
+    with lock_folder(work.parent, wait=True):
+        check_exam_folder(folder, exam, method)
+        if is_finished(folder, exam):
+            return False
+        place_results(work / "results", folder, exam, method)
+    return True
 
 
 def place_results(complete: Path, folder: Path, exam: Exam, method: Method) -> None:

@@ -24,21 +24,20 @@ from mm3d.data.prepare.geometry import PrepareSettings
 from mm3d.data.prepare.prepared import SYNTHETIC, read_notes
 from mm3d.data.prepare.run import start_workers
 from mm3d.data.prepare.view import MAX_PIXELS
+from mm3d.data.records import Cohort
 from mm3d.model import weights
 from mm3d.model.config import DeviceName, EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, write_dbtex, write_json
 from mm3d.output.record import RECORD, write_record
 from mm3d.output.result import Calibration, ExamResult, Method, OperatingPoint
-from mm3d.output.writers import write_results
-from mm3d.predict.exam import Archive, Exam, Setup, find_exams, hide_paths, predict_exam, read_archive
+from mm3d.predict.exam import Archive, Exam, FoundFiles, Setup, find_exams, hide_paths, predict_exam, read_archive
 from mm3d.predict.folder import (
-    check_exam_folder,
     check_lists,
     check_prediction_files,
     has_results,
     is_finished,
+    keep_results,
     open_folder,
-    place_results,
     read_results,
     write_failure,
 )
@@ -168,32 +167,52 @@ def predict_exams(given: Sequence[Path], output: Path, options: Options, began: 
     console = Console()
     with console.status("looking for exams"):
         setup, archive = _find_exams(given, options)
+    refuse_empty(archive, given)
+    output.mkdir(parents=True, exist_ok=True)
+    remove_partial(output)
+    single = open_folder(output, archive.exams, setup.method)
+    if single:
+        archive = Archive((only_exam(archive),), (), archive.other_files)
+    return Run(output, single, archive, setup, console).run(time.perf_counter() - began)
+
+
+def _find_exams(given: Sequence[Path], options: Options) -> tuple[Setup, Archive]:
+    """The exams in what a user gives, and how they are predicted."""
+    found = read_given(given, options.pictures)
+    setup = make_setup(options, isinstance(found, FoundFiles) and found.synthetic)
+    return setup, sort_exams(found, setup)
+
+
+def read_given(given: Sequence[Path], pictures: PictureOptions) -> FoundFiles | Cohort:
+    """What a user gives: DICOM files, or pictures and arrays with what tables say of them. Pictures and arrays count
+    only where there is no DICOM, because exports have pictures beside it."""
+    found = None if pictures != PictureOptions() else read_archive(given)
+    if found is None or (not found.images and not found.broken and has_pictures(given)):
+        return read_pictures(given, pictures)
+    return found
+
+
+def sort_exams(found: FoundFiles | Cohort, setup: Setup) -> Archive:
+    """The exams in what was found."""
+    prefer = modality_of(setup.input)
+    if isinstance(found, FoundFiles):
+        return find_exams(found, prefer, setup.method.identifiers)
+    return find_picture_exams(found, prefer)
+
+
+def only_exam(archive: Archive) -> Exam:
+    """The exam of an archive that has one. A file that does not say of which exam it is may well be of this one."""
+    (exam,) = archive.exams
+    return replace(exam, problems=(*exam.problems, *archive.problems), other_files=archive.other_files)
+
+
+def refuse_empty(archive: Archive, given: Sequence[Path]) -> None:
+    """Refuse what has no exam."""
     if not archive.exams:
         why = f" ({archive.problems[0].reason})" if archive.problems else ""
         raise InputError(
             f"{given[0]} has no mammography that can be read{why}; give DICOM exams, or pictures with a table."
         )
-    output.mkdir(parents=True, exist_ok=True)
-    remove_partial(output)
-    single = open_folder(output, archive.exams, setup.method)
-    if single:  # a file that does not say of which exam it is may well be of this one
-        (exam,) = archive.exams
-        problems = (*exam.problems, *archive.problems)
-        archive = Archive((replace(exam, problems=problems, other_files=archive.other_files),), (), archive.other_files)
-    return Run(output, single, archive, setup, console).run(time.perf_counter() - began)
-
-
-def _find_exams(given: Sequence[Path], options: Options) -> tuple[Setup, Archive]:
-    """The exams in what a user gives, and how they are predicted. Pictures and arrays count only where there is no
-    DICOM, because exports have pictures beside it."""
-    said = options.pictures != PictureOptions()
-    found = None if said else read_archive(given)
-    if found is None or (not found.images and not found.broken and has_pictures(given)):
-        cohort = read_pictures(given, options.pictures)
-        setup = make_setup(options, synthetic=False)
-        return setup, find_picture_exams(cohort, modality_of(setup.input))
-    setup = make_setup(options, found.synthetic)
-    return setup, find_exams(found, modality_of(setup.input), options.identifiers)
 
 
 def choose_input(options: Options, header: weights.WeightsHeader) -> tuple[InputName, Histogram | None]:
@@ -336,6 +355,12 @@ def _check_threshold(threshold: Any, owner: str) -> float:
     return float(threshold)
 
 
+def remarks(exam: Exam, setup: Setup) -> list[str]:
+    """Which weights were chosen if none were given, and if the operating point is of images of another kind."""
+    modalities = {view.modality for breast in exam.breasts for view in breast.views}
+    return [*setup.notes, *filter(None, [setup.method.operating_point.remark(modalities)])]
+
+
 class Run:
     """The exams of a command, one after the other."""
 
@@ -349,7 +374,7 @@ class Run:
         """Predict all exams and write the lists of all. Returns the exit code."""
         method = self.setup.method
         say(self.console, f"Weights {method.weights}: {method.intended_use}")
-        for remark in sorted({remark for exam in self.archive.exams for remark in self._remarks(exam)}):
+        for remark in sorted({remark for exam in self.archive.exams for remark in remarks(exam, self.setup)}):
             say(self.console, f"note: {remark}")
         if not self.single:
             self.model.result()  # if the weights are wrong, nothing may stay behind that says they were used
@@ -358,7 +383,7 @@ class Run:
             say(self.console, f"problem: {problem.reason}")
         with show_progress(self.console, "predicting", len(self.archive.exams)) as advance:
             for exam in self.archive.exams:
-                self._predict(replace(exam, notes=(*exam.notes, *self._remarks(exam))), start_seconds)
+                self._predict(replace(exam, notes=(*exam.notes, *remarks(exam, self.setup))), start_seconds)
                 advance()
         self._write_lists(last=True)
         self._say_end()
@@ -373,11 +398,6 @@ class Run:
         loader.shutdown(wait=False)
         return model
 
-    def _remarks(self, exam: Exam) -> list[str]:
-        """Which weights were chosen if none were given, and if the operating point is of images of another kind."""
-        modalities = {view.modality for breast in exam.breasts for view in breast.views}
-        return [*self.setup.notes, *filter(None, [self.setup.method.operating_point.remark(modalities)])]
-
     def _predict(self, exam: Exam, start_seconds: float) -> None:
         """Predict one exam. Whatever goes wrong with it, the others are predicted."""
         method = self.setup.method
@@ -389,13 +409,9 @@ class Run:
             remove_partial(folder)
             with working_folder(self.output) as work:
                 result = predict_exam(exam, self.setup, self.model, work / "images", start_seconds)
-                write_results(result, work / "results")
-                with lock_folder(self.output, wait=True):
-                    check_exam_folder(folder, exam, method)
-                    if is_finished(folder, exam):  # meanwhile, by another run
-                        self.skipped += 1
-                        return
-                    place_results(work / "results", folder, exam, method)
+                if not keep_results(result, exam, work, folder, method):
+                    self.skipped += 1
+                    return
         except Exception as error:
             self.model.result()  # if the weights are wrong, it is not the exam's fault, and the run ends
             paths = [*exam.files, *(path for problem in exam.problems for path in problem.files)]
@@ -415,15 +431,7 @@ class Run:
                 write_failure(folder, exam, self.setup.method, self.failures[exam.code])
 
     def _say_result(self, exam: Exam, result: ExamResult) -> None:
-        marked = result.marked()
-        best = ""
-        if marked:
-            view, finding = marked[0]
-            where = "" if finding.slice is None else f", slice {round(finding.slice) + 1}"
-            best = f", the highest {finding.score:.2f} in {view.view.upper()}{where}"
-        lesions = len(result.lesions())
-        counted = f"{_count(lesions, 'finding')} marked" + f" in {len(marked)} places" * (len(marked) > lesions)
-        say(self.console, f"exam {exam.code}: score {result.score:.2f}, {counted}{best}.")
+        say(self.console, f"exam {exam.code}: {result.describe()}.")
         for problem in result.problems:
             say(self.console, f"problem: exam {exam.code}: {problem.reason}")
         for warning in result.warnings:

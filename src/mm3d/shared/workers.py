@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any
 
 from mm3d.shared.errors import InputError, describe_error
@@ -172,7 +173,7 @@ def _start_worker(task: Task, memory: int | None) -> _Worker:
     start_server(task.function.__module__)
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs, memory), daemon=True)
-    with _as_workers():
+    with _as_workers(), _without_main():
         process.start()
     theirs.close()
     return _Worker(ours, process)
@@ -193,6 +194,18 @@ def _as_workers() -> Iterator[None]:
         os.environ.update(before)
         if in_main_thread:
             signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that is started in this block does not import the program of this one, which it has no use for. A short
+    script that predicts has everything at its top level, and each worker would run it again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _limit_memory(size: int) -> None:

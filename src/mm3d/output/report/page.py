@@ -30,12 +30,13 @@ PROGRAM = ("frames.js", "pane.js", "rail.js", "list.js", "main.js")  # one scrip
 
 def write_report(result: ExamResult, path: Path) -> None:
     """Write the page. A file that is already there is replaced only when the new one is complete."""
-    encoded = encode(result.views, (PAGE_BYTES - TEXT_BYTES) * 3 // 4)  # base64: 4 letters for 3 bytes
     with replacing(path) as partial:
-        partial.write_text(_page(result, encoded), encoding="utf-8")
+        partial.write_text(make_page(result), encoding="utf-8")
 
 
-def _page(result: ExamResult, encoded: Sequence[EncodedView]) -> str:
+def make_page(result: ExamResult) -> str:
+    """The page as HTML."""
+    encoded = encode(result.views, (PAGE_BYTES - TEXT_BYTES) * 3 // 4)  # base64: 4 letters for 3 bytes
     style = _source("page.css")
     program = "".join(map(_source, PROGRAM))
     policy = (
