@@ -265,13 +265,31 @@ def test_the_same_result_is_the_same_object_and_another_is_another(
     exam = trial_exam(trial)
     moved = replace(exam, views=(replace(exam.views[0], findings=()), *exam.views[1:]))
     later = replace(exam, predicted_at=datetime(2026, 3, 4, 5, 6, 8))
+    other = replace(exam, method=replace(exam.method, weights_hash="0123"))
     found = []
-    for number, each in enumerate((exam, moved, later)):
+    for number, each in enumerate((exam, moved, other, later)):
         for name in ("a", "b"):
             write_report(each, tmp_path / f"{name}.sr")
         assert (tmp_path / "a.sr").read_bytes() == (tmp_path / "b.sr").read_bytes(), number
         found.append(dcmread(tmp_path / "a.sr"))
     assert len({ds.SOPInstanceUID for ds in found}) == len({ds.SeriesInstanceUID for ds in found}) == 3
+    assert found[3].SOPInstanceUID == found[0].SOPInstanceUID  # predicted again
+
+
+@both
+def test_a_report_names_those_that_it_replaces(write_report: Write, trial: list[Path], tmp_path: Path) -> None:
+    """Otherwise two reports stand side by side, and nobody knows which one counts."""
+    earlier = [tmp_path / "sr" / "measurements.dcm", tmp_path / "sr" / "cad.dcm"]
+    write_measurement_report(trial_exam(trial[:1]), earlier[0])
+    write_cad_report(trial_exam(trial[:1]), earlier[1])
+    write_report(replace(trial_exam(trial), replaces=tuple(earlier)), tmp_path / "report.dcm")
+    report = dcmread(tmp_path / "report.dcm")
+    (study,) = report.PredecessorDocumentsSequence
+    (series,) = study.ReferencedSeriesSequence
+    (named,) = series.ReferencedSOPSequence
+    old = next(ds for ds in map(dcmread, earlier) if ds.SOPClassUID == report.SOPClassUID)
+    assert (named.ReferencedSOPInstanceUID, series.SeriesInstanceUID) == (old.SOPInstanceUID, old.SeriesInstanceUID)
+    assert complaints(tmp_path / "report.dcm") == []
 
 
 def test_the_two_reports_are_two_series(trial: list[Path], tmp_path: Path) -> None:

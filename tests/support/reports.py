@@ -206,6 +206,7 @@ def run(tool: str, *arguments: str, ends_well: bool = True) -> str:
 
 
 def installed(tool: str) -> str:
-    found = shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin")
+    # Debian's first: pynetdicom brings a storescu and others of its own, with other options.
+    found = shutil.which(tool, path=f"/usr/bin:/usr/sbin:{os.environ['PATH']}")
     assert found, f"{tool} is not installed: apt-get install dicom3tools dcmtk orthanc"
     return found

@@ -67,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=command)
     _add_demo(commands)
     add_predict(commands)
+    _add_node(commands)
     _add_view(commands)
     add_prepare(commands)
     _add_phantom(commands)
@@ -107,6 +108,21 @@ def _add_demo(commands: Commands) -> None:
     weights += "for the synthetic exam; then also mammo for real films)"
     demo.add_argument("--weights", type=Path, metavar="WEIGHTS", help=weights)
     demo.set_defaults(run=_call("mm3d.cli.demo:demo"))
+
+
+def _add_node(commands: Commands) -> None:
+    node = commands.add_parser(
+        "node",
+        help="receive exams from an archive (PACS), predict them, and send the results back",
+        description="Receive exams by DICOM C-STORE or ask an archive for them through DICOMweb, predict each as 'mm3d "
+        "predict' does when no more images of it come, and send the results to the destinations of the configuration. "
+        "Nothing received is lost when the node or the computer ends: the next start goes on. Needs the extra "
+        "mm3d[node]. For research, not for clinical use; docs/node.md lists all settings.",
+    )
+    node.add_argument("--config", type=Path, required=True, metavar="FILE", help="the settings, a .toml file")
+    status = "only print what waits, what was done and what failed; also while the node runs"
+    node.add_argument("--status", action="store_true", help=status)
+    node.set_defaults(run=_call("mm3d.node.run:run"))
 
 
 def _add_view(commands: Commands) -> None:

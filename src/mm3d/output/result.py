@@ -195,6 +195,7 @@ class ExamResult:
     notes : what else a reader must know, in sentences, such as which images were left out.
     files : how many files the exam has, and a stamp that changes with them.
     other_files : how many files beside it are no mammography.
+    replaces : structured reports of an earlier prediction of the exam that those of this one replace.
     seconds : how long each part took.
     """
 
@@ -211,6 +212,7 @@ class ExamResult:
     notes: tuple[str, ...] = ()
     files: Mapping[str, Any] = field(default_factory=dict)
     other_files: int = 0
+    replaces: tuple[Path, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -96,14 +96,15 @@ def reserve_room(path: Path) -> None:
 
 def finish_file(partial: Path, path: Path) -> None:
     """Give a complete file its name, make sure that it is on disk, and let the umask decide who can read it."""
-    _sync(partial)
+    sync(partial)
     partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
     partial.replace(path)
     if os.name != "nt":  # Windows cannot sync a folder
-        _sync(path.parent)
+        sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make sure that a file or a folder is on disk."""
     descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(descriptor)

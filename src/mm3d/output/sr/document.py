@@ -8,6 +8,7 @@ file's own: the image is not turned, and frames are counted from 1 in the order 
 of the first pixel, as in DICOM's SCOORD.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,10 +119,11 @@ class Sources:
         return uid(*places, self.result.method.version, self.result.method.weights)
 
     def identity(self) -> list[str]:
-        """Everything that makes a report this report; where the files lie is not part of it."""
+        """Everything that makes a report this report. Where the files lie and when it was made is not part of it: an
+        exam that is predicted again gives the same object."""
         result = self.result
         content = [
-            (result.method.version, *self.parameters(), result.threshold, result.predicted_at.isoformat()),
+            (json.dumps(result.method.settings(), sort_keys=True), *self.parameters()),
             sorted(result.breast_scores.items()),
             [problem.view for problem in result.problems],
             result.warnings,
@@ -242,6 +244,9 @@ def write_document(sources: Sources, sop_class: UID, content: Dataset, evidence:
     ds.SoftwareVersions = sources.result.method.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     ds.CurrentRequestedProcedureEvidenceSequence = [_list_evidence(evidence, sources.study)]
+    earlier = [old for path in sources.result.replaces if (old := read_dataset(path)).SOPClassUID == sop_class]
+    if replaced := [old for old in earlier if old.SOPInstanceUID != ds.SOPInstanceUID]:
+        ds.PredecessorDocumentsSequence = [_list_evidence(replaced, sources.study)]
     ds.update(content)
     ds.file_meta = FileMetaDataset()
     ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian

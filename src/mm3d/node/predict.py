@@ -1,0 +1,90 @@
+"""Predict a received exam with the code of `mm3d predict`, and write what is sent back."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mm3d.data.inputs import modality_of
+from mm3d.data.prepare.run import start_workers
+from mm3d.node.config import PredictionSettings
+from mm3d.output.result import ExamResult
+from mm3d.output.writers import write_results
+from mm3d.predict.exam import Exam, Setup, find_exams, predict_exam, read_archive
+from mm3d.predict.run import Options, remarks, make_setup
+from mm3d.predict.settings import PredictSettings
+from mm3d.shared.errors import InputError
+from mm3d.shared.files import sync, working_folder
+
+if TYPE_CHECKING:
+    from mm3d.model.detector import Detector
+
+
+class NoMammographyError(InputError):
+    """The exam has no image that mm3d looks at, and nothing is wrong with it."""
+
+
+@dataclass
+class Predictor:
+    """Predicts exams. Weights are loaded once, when the first exam needs them."""
+
+    settings: PredictionSettings
+    models: "dict[str, tuple[Setup, Future[Detector]]]"
+
+    @property
+    def options(self) -> Options:
+        own = self.settings
+        return Options(
+            settings=PredictSettings(),
+            weights=own.weights,
+            threshold=own.threshold,
+            operating_point=own.operating_point,
+            engine=own.engine,
+            precision=own.precision,
+            device=own.device,
+            jobs=own.jobs,
+        )
+
+    def check(self) -> None:
+        """Refuse wrong settings and weights before anything is received."""
+        make_setup(self.options, synthetic=False)
+
+    def predict(self, images: Path, results: Path, replaced: Path | None) -> ExamResult:
+        """Predict the exam in a folder and write its results: all of them or none.
+
+        `replaced` is the folder of the results that these replace. The seconds of each part are in the result.
+        """
+        found = read_archive([images])
+        setup, model = self._load(found.synthetic)
+        archive = find_exams(found, modality_of(setup.input), identifiers=False)
+        if not archive.exams and not archive.problems:
+            raise NoMammographyError("It has no mammography.")
+        if len(archive.exams) != 1:
+            raise InputError(" ".join(problem.reason for problem in archive.problems) or "It is not one exam.")
+        exam = archive.exams[0]
+        exam = replace(exam, problems=(*exam.problems, *archive.problems), other_files=archive.other_files)
+        exam = replace(exam, notes=(*exam.notes, *remarks(exam, setup)))
+        return self._write(exam, setup, model, results, replaced)
+
+    def _write(
+        self, exam: Exam, setup: Setup, model: "Future[Detector]", results: Path, replaced: Path | None
+    ) -> ExamResult:
+        with working_folder(results.parent) as work:
+            result = predict_exam(exam, setup, model, work / "images", 0.0)
+            if replaced is not None:
+                result = replace(result, replaces=tuple(sorted(replaced.glob("sr/*.dcm"))))
+            began = time.perf_counter()
+            write_results(result, work / "results")
+            (work / "results").rename(results)
+            sync(results.parent)
+        return replace(result, seconds={**result.seconds, "outputs": time.perf_counter() - began})
+
+    def _load(self, synthetic: bool) -> "tuple[Setup, Future[Detector]]":
+        setup = make_setup(self.options, synthetic)
+        if setup.method.weights_hash not in self.models:
+            start_workers()  # before torch: while it is imported, this thread hardly runs
+            loader = ThreadPoolExecutor(max_workers=1)
+            self.models[setup.method.weights_hash] = setup, loader.submit(setup.load_model)
+            loader.shutdown(wait=False)
+        return setup, self.models[setup.method.weights_hash][1]

@@ -1,0 +1,97 @@
+"""A node beside a real archive: what does not come back into the study, the radiologist never sees."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydicom import dcmread
+from support.exams import write_exam, write_weights
+from support.nodes import RunningNode, describe_node, run_node, wait_for
+from support.orthanc import PLUGIN, Archive, free_ports, run_orthanc
+from support.reports import run
+
+STUDY = "1.2.826.0.1.3680043.8.498.31"
+REPORTS = {"1.2.840.10008.5.1.4.1.1.88.33", "1.2.840.10008.5.1.4.1.1.88.50"}
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Iterator[tuple[Archive, RunningNode]]:
+    """An archive, and a node that takes exams from it by C-STORE and returns results by both ways."""
+    (port,) = free_ports(1)
+    modalities = {"node": {"AET": "MM3D", "Host": "127.0.0.1", "Port": port}}
+    with run_orthanc(tmp_path / "orthanc", DicomModalities=modalities, Plugins=[str(PLUGIN)]) as archive:
+        store = f'[[destinations]]\nname = "archive"\nae_title = "ORTHANC"\nport = {archive.dicom}\n'
+        weights = write_weights(tmp_path / "weights.safetensors")
+        with run_node(describe_node(tmp_path / "node", port, weights, store)) as node:
+            yield archive, node
+
+
+def put(archive: Archive, *paths: Path) -> None:
+    run("storescu", "--required", "-aec", "ORTHANC", "127.0.0.1", str(archive.dicom), *map(str, paths))
+
+
+def route(archive: Archive) -> None:
+    """What a routing rule does when a study has been stable for a while: send all of it."""
+    archive.post("/modalities/node/store", {"Resources": list(archive_studies(archive))})
+
+
+def archive_studies(archive: Archive) -> list[str]:
+    import json
+
+    return list(json.loads(archive.ask("/studies")))
+
+
+def results(archive: Archive) -> dict[str, dict[str, str]]:
+    return {uid: tags for uid, tags in archive.instances().items() if tags["Modality"] in ("SR", "PR")}
+
+
+def test_results_come_back_into_the_study_and_late_images_replace_them(
+    hospital: tuple[Archive, RunningNode], tmp_path: Path
+) -> None:
+    archive, node = hospital
+    paths = write_exam(tmp_path / "exam", "DBT L CC", "FFDM L MLO", study=STUDY, StudyDate="20261119")
+    put(archive, *paths[:1])
+    route(archive)
+    wait_for(lambda: node.exams() and node.is_done(), "the prediction")
+    first = results(archive)
+    assert {tags["SOPClassUID"] for tags in first.values()} >= REPORTS
+    assert {tags["StudyInstanceUID"] for tags in archive.instances().values()} == {STUDY}
+
+    # The archive sends all of the study again, with our results in it: nothing is new.
+    route(archive)
+    assert node.is_done()
+    assert results(archive).keys() == first.keys()
+
+    put(archive, *paths[1:])
+    route(archive)
+    wait_for(lambda: node.is_done() and len(results(archive)) > len(first), "the second prediction")
+    later = {uid: tags for uid, tags in results(archive).items() if uid not in first}
+    assert {tags["SOPClassUID"] for tags in later.values()} >= REPORTS
+    assert not {tags["SeriesInstanceUID"] for tags in later.values()} & {t["SeriesInstanceUID"] for t in first.values()}
+    for uid, tags in later.items():
+        if tags["Modality"] != "SR":
+            continue
+        (tmp_path / "later.dcm").write_bytes(archive.file(uid))
+        (study,) = dcmread(tmp_path / "later.dcm").PredecessorDocumentsSequence
+        named = study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+        assert first[named]["SOPClassUID"] == tags["SOPClassUID"]
+    assert node.stop() == 0
+    told = (node.folder / "audit.jsonl").read_text() + node.log.read_text()
+    assert "canary" not in told.lower()
+    assert STUDY not in told
+
+
+def test_exams_are_fetched_and_results_returned_through_dicomweb(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with run_orthanc(tmp_path / "orthanc", Plugins=[str(PLUGIN)]) as archive:
+        more = f'[[destinations]]\nname = "web"\nurl = "{archive.dicomweb}"\n'
+        more += f'[[archives]]\nurl = "{archive.dicomweb}"\nevery_seconds = 0.5\ndays = 36500\n'
+        weights = write_weights(tmp_path / "weights.safetensors")
+        with run_node(describe_node(tmp_path / "node", port, weights, more)) as node:
+            put(archive, *write_exam(tmp_path / "exam", "DBT L CC", study=STUDY, StudyDate="20261119"))
+            wait_for(lambda: len(results(archive)) >= 2 and node.is_done(), "the results")
+            kinds = Counter(tags["SOPClassUID"] for tags in results(archive).values())
+            assert kinds.keys() >= REPORTS
+            assert max(kinds.values()) == 1
+            assert {tags["StudyInstanceUID"] for tags in archive.instances().values()} == {STUDY}
