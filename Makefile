@@ -29,6 +29,7 @@ test: .venv/dev
 	@command -v dsrdump >/dev/null || { echo "installing dcmtk, which reads and sends DICOM"; apt-get update -qq && apt-get install -qq -y dcmtk; }
 	@PATH="$$PATH:/usr/sbin" command -v Orthanc >/dev/null || { echo "installing orthanc, an archive that reports are sent to"; apt-get update -qq && apt-get install -qq -y orthanc && { systemctl disable --now orthanc 2>/dev/null || true; }; }
 	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
+	@command -v firefox-esr >/dev/null || { echo "installing firefox-esr, which opens the report, too"; apt-get update -qq && apt-get install -qq -y firefox-esr; }
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 test-quick: .venv/dev

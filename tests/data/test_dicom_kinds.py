@@ -17,6 +17,7 @@ from mm3d.data.dicom.kinds import (
     RADIOGRAPHY,
     SECONDARY_CAPTURE,
     TOMOSYNTHESIS,
+    VIRTUAL_TRIAL,
     OtherKindError,
 )
 
@@ -57,6 +58,9 @@ def make(sop_class: str, frames: int = 1, **fields: Any) -> Any:
         (MAMMOGRAPHY[0], 1, {"SeriesDescription": "L CC C-View"}, "synthesised 2D"),
         (MAMMOGRAPHY[0], 1, {"SeriesDescription": "V-Preview"}, "synthesised 2D"),
         (SECONDARY_CAPTURE, 1, {"SeriesDescription": "L CC Tomosynthesis Insight 2D"}, "synthesised 2D"),
+        (TOMOSYNTHESIS, 1, {"SeriesDescription": "L CC Tomo Synthesis"}, "DBT"),
+        (TOMOSYNTHESIS, 1, {"SeriesDescription": "L CC synthetic", "StudyDescription": VIRTUAL_TRIAL}, "DBT"),
+        (MAMMOGRAPHY[0], 1, {"SeriesDescription": "L CC synthetic 2D"}, "synthesised 2D"),
         (MAMMOGRAPHY[0], 1, {"ImageType": PROJECTED}, "projection"),
         (SECONDARY_CAPTURE, 5, {"ImageType": PROJECTED}, "projection"),
         (PROJECTIONS[0], 5, {}, "projection"),

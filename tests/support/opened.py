@@ -34,7 +34,7 @@ class Opened:
         expect(self.pane(name)).to_have_attribute("data-slice", str(z))
         read = """canvas => canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data[0]"""
         x = "canvas.width - 20" if name.startswith("Right") else "20"
-        assert abs(self.pane(name).locator("canvas").evaluate(read.replace("canvas.width / 2", x)) - grey(z)) <= 2
+        assert abs(self.pane(name).locator("canvas.image").evaluate(read.replace("canvas.width / 2", x)) - grey(z)) <= 2
 
     def drawn(self) -> None:
         """Wait until what was asked for is on the screen."""

@@ -127,7 +127,7 @@ def _describe(hits: list[Finding], cancer: Annotation, threshold: float) -> str:
     where = f"score {best.score:.2f}{_slice(best.slice)}"
     if best.score >= threshold:
         return f"box found, {where}{_compare_slices(best, cancer)}."
-    return f"missed; there is a finding of {where}, but only scores of at least {threshold:g} are marked."
+    return f"missed; there is a finding of {where}, but only scores of at least {threshold:.3g} are marked."
 
 
 def _hits(finding: Finding, cancer: Annotation) -> bool:

@@ -18,8 +18,7 @@ from pydicom.uid import UID, JPEG2000Lossless
 
 from mm3d import __version__
 from mm3d.data.dicom.build import code, item, number, uid
-from mm3d.data.dicom.header import VIRTUAL_TRIAL
-from mm3d.data.dicom.kinds import MAMMOGRAPHY, TOMOSYNTHESIS
+from mm3d.data.dicom.kinds import MAMMOGRAPHY, TOMOSYNTHESIS, VIRTUAL_TRIAL
 from mm3d.data.dicom.window import Window
 from mm3d.phantom.imaging import SyntheticView
 

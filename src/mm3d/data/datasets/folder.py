@@ -99,7 +99,7 @@ def describe_thin(slices: int, spacing: float | None, thickness: float | None) -
         known = thickness is not None and thickness >= THINNEST
         needed = COVERED * thickness if known and thickness is not None else THINNEST
         few = slices * spacing < needed
-        breast = f"the breast is {thickness:g} mm thick" if known else f"no breast is thinner than {THINNEST:g} mm"
+        breast = f"the breast is {thickness:.3g} mm thick" if known else f"no breast is thinner than {THINNEST:g} mm"
         why = f"{slices * spacing:g} mm, and {breast}"
     if not few:
         return []

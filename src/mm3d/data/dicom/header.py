@@ -21,7 +21,7 @@ from pydicom.filereader import read_file_meta_info
 from pydicom.uid import UID
 
 from mm3d.data.dicom.groups import first_item, functional_group
-from mm3d.data.dicom.kinds import OtherKindError, which_kind
+from mm3d.data.dicom.kinds import VIRTUAL_TRIAL, OtherKindError, which_kind
 from mm3d.data.dicom.layout import Part, find_frames
 from mm3d.data.dicom.meta import COMPRESSED, DEFLATED, JPEG_EXTENDED, NATIVE, choose_syntax, read_meta
 from mm3d.data.dicom.views import check_sides, find_contradictions, read_modifiers, which_view
@@ -35,7 +35,6 @@ MAX_RATIO = 3_000  # bytes of pixels per byte of the file; real volumes stay bel
 MAX_INFLATED = 8_000_000  # bytes of a deflated file that are looked at; headers of large volumes have 1 million
 PIXEL_DATA = 0x7FE00010
 SINGLE: tuple[ImageKind, ...] = ("DBT slice", "captured 2D")  # files that may be one slice of a view
-VIRTUAL_TRIAL = "Virtual clinical trial"  # StudyDescription of the exams that `mm3d phantom` makes
 
 MAX_STEP = 1.5  # between neighbouring slices, in units of the lower quartile: with a larger one, slices are missing
 # What reports copy from an image. `Header.context` has those of these elements that the file has.

@@ -23,8 +23,9 @@ PROJECTION_WORDS = ("TOMO_PROJ", "TOMO_SCOUT")
 SYNTHESISED_WORDS = ("TOMO_2D", "GENERATED_2D")
 CONTRAST_WORDS = ("SUBTRACTION", "HIGH_ENERGY")
 # What vendors call their synthesised images: Hologic, GE, Siemens; it counts for images of one frame only
-SYNTHESISED_NAMES = re.compile(r"\b([CS][- ]?VIEW|V[- ]?PREVIEW|INSIGHT ?2D|INTELLIGENT ?2D|SYNTH\w*)\b")
+SYNTHESISED_NAMES = re.compile(r"\b([CS][- ]?VIEW|V[- ]?PREVIEW|INSIGHT ?2D|INTELLIGENT ?2D|SYNTH(?!ESIS\b)\w*)\b")
 TOMO_NAMES = re.compile(r"\b(TOMO|DBT\b)")  # in the description of a series of captures
+VIRTUAL_TRIAL = "Virtual clinical trial"  # StudyDescription of the exams that `mm3d phantom` makes
 FEW_CAPTURES = 2  # captures of a series that show one view are slices of a volume if there are more
 
 # Modalities that a message may name; anything else in the element may be a name.
@@ -65,7 +66,8 @@ def which_kind(path: Path, dataset: Dataset, frames: int) -> ImageKind:
     if sop_class in PROJECTIONS or says(PROJECTION_WORDS):
         return "projection"
     text = str(dataset.get("SeriesDescription") or "").upper()
-    if frames == 1 and (says(SYNTHESISED_WORDS) or SYNTHESISED_NAMES.search(text)):
+    virtual = str(dataset.get("StudyDescription") or "") == VIRTUAL_TRIAL  # whose descriptions all say "synthetic"
+    if frames == 1 and (says(SYNTHESISED_WORDS) or (SYNTHESISED_NAMES.search(text) and not virtual)):
         return "synthesised 2D"
     if sop_class == TOMOSYNTHESIS or frames > 1:
         return "DBT"

@@ -25,7 +25,11 @@ from mm3d.shared.files import replacing
 
 PAGE_BYTES = 24_000_000  # of the whole file, so that it can be mailed
 TEXT_BYTES = 600_000  # of these, what everything but the images may need
-PROGRAM = ("frames.js", "pane.js", "rail.js", "list.js", "main.js")  # one script, in this order
+# One script, in this order.
+PROGRAM = (
+    *("elements.js", "frames.js", "depth.js", "paint.js", "marks.js", "measure.js"),
+    *("pane.js", "rail.js", "list.js", "hand.js", "main.js"),
+)
 
 
 def write_report(result: ExamResult, path: Path) -> None:
@@ -99,6 +103,7 @@ def _content(result: ExamResult, encoded: Sequence[EncodedView]) -> dict[str, An
         "warnings": list(result.warnings),
         "problems": [*(problem.reason for problem in result.problems), *result.warnings, *result.notes],
         "unread": [p.laterality + p.position for p in result.problems if p.laterality and p.position],
+        "prior": None,
         "views": [_view(view, frames, numbers) for view, frames, numbers in views],
     }
 
@@ -115,6 +120,8 @@ def _view(view: ViewResult, encoded: EncodedView, numbers: Sequence[int | None])
         "frameHeight": encoded.height,
         "frameWidth": encoded.width,
         "region": _region(view),
+        "background": _background(view),
+        "prior": False,
         "score": view.score,
         "pixelSpacing": view.pixel_spacing,
         "sliceSpacing": view.slice_spacing,
@@ -190,3 +197,10 @@ def _region(view: ViewResult) -> list[float]:
     x1, x2 = (0, x2) if view.laterality == "L" else (x1, width)
     left, top, right, bottom = zip((x1, y1, x2, y2), *(finding.box for finding in view.findings), strict=True)
     return [max(0.0, min(left)), max(0.0, min(top)), min(float(width), max(right)), min(float(height), max(bottom))]
+
+
+def _background(view: ViewResult) -> int:
+    """The grey of the air: the most frequent one along the edge that is not the chest wall's."""
+    frame = view.frames[len(view.frames) // 2]
+    edge = frame[:, -1 if view.laterality == "L" else 0]
+    return int(np.bincount(edge).argmax())

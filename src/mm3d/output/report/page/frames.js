@@ -1,5 +1,3 @@
-"use strict";
-
 // The frames of a view: decoded when they are wanted, the nearest slices first, a limited number kept.
 
 const DECODED_BYTES = 72e6; // for each view: a tablet has room for eight such

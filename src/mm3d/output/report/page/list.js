@@ -28,12 +28,14 @@ class List {
     document.getElementById("operating-point").hidden = state.threshold === exam.threshold;
     this.rows.clear();
     this.items.replaceChildren();
-    let divided = false;
+    let before = "";
     for (const lesion of this.lesions.map((findings) => findings.filter(isShown))) {
       if (!lesion.length) continue;
       const low = lesion.every((finding) => finding.score < exam.threshold);
-      if (low && !divided) this.items.append(element("li", { className: "divider" }, "Below the operating point"));
-      divided ||= low;
+      const whose = lesion[0].view.prior ? `Prior exam, ${exam.prior.when}` : "";
+      const part = [whose, low ? "Below the operating point" : ""].filter(Boolean).join(": ");
+      if (part !== before) this.items.append(element("li", { className: "divider" }, part));
+      before = part;
       this.items.append(this.item(lesion, low));
     }
     this.told.textContent = this.sentence();
@@ -44,7 +46,7 @@ class List {
     const [best] = [...lesion].sort((a, b) => b.score - a.score);
     const head = element("div", { className: "lesion" });
     head.append(
-      element("span", { className: "number", "aria-label": `Finding ${best.number}` }, String(best.number)),
+      element("span", { className: "number" }, best.name),
       element("span", { className: "side" }, `${SIDES[best.view.laterality]} breast`),
       element("span", { className: "score" }, twoDigits(best.score)),
     );
@@ -56,16 +58,17 @@ class List {
   row(finding) {
     const { view } = finding;
     const button = element("button", { type: "button", className: "finding" });
-    const place = view.slices > 1 ? `slice ${sliceOf(finding) + 1}` : "";
+    const depth = depthText(finding);
     button.append(
       element("span", { className: "where" }, view.position),
       element("span", { className: "what" }, view.label),
-      element("span", { className: "slice" }, place),
       element("span", { className: "size" }, size(finding)),
       element("span", { className: "score" }, twoDigits(finding.score)),
     );
+    if (depth) button.append(element("span", { className: "deep" }, depth));
+    if (finding.weights && view.slices > 1) button.append(depthStrip(finding));
     const score = `score ${twoDigits(finding.score)}`;
-    const told = [`Finding ${finding.number}`, `${view.pane.name} ${view.label}`, place, size(finding), score];
+    const told = [`Finding ${finding.name}`, `${view.pane.name} ${view.label}`, depth, size(finding), score];
     button.setAttribute("aria-label", told.filter(Boolean).join(", "));
     button.addEventListener("click", () => jump(finding));
     this.rows.set(finding, button);
@@ -78,7 +81,7 @@ class List {
 
   // What is marked and what is not, and why.
   sentence() {
-    const all = exam.views.flatMap((view) => view.findings);
+    const all = exam.views.filter((view) => !view.prior).flatMap((view) => view.findings);
     const hidden = all.filter((finding) => !isShown(finding)).length;
     const those = hidden === 1 ? "1 finding scores" : `${hidden} findings score`;
     const isOperating = state.threshold === exam.threshold;
@@ -110,25 +113,37 @@ class List {
     const problems = document.getElementById("problems");
     problems.hidden = !exam.problems.length;
     problems.querySelector("ul").append(...exam.problems.map((problem) => element("li", {}, problem)));
+    document.getElementById("absent").textContent = absent();
     document.getElementById("about").textContent =
       `mm3d ${exam.version}. Scores run from 0 to 1. The images are copies with 256 grey values, not for diagnosis: ` +
-      `${sizes()}. The curve beside a volume shows how much each slice counts for a finding.`;
+      `${sizes()}. The curve beside a volume shows how much each slice counts for a finding; its likely slices are ` +
+      "those around its own that count at least half as much as the one that counts most.";
   }
 }
 
-// The findings of the exam by their numbers; those of a lesion as the views hang: CC before MLO, the volume first.
+// The findings by their numbers, those of the prior exam last; those of a lesion as the views hang: CC before MLO, the
+// volume first.
 function lesions() {
-  const found = [];
+  const found = [[], []];
   for (const finding of panes.flatMap((pane) => pane.views.flatMap((view) => view.findings))) {
-    (found[finding.number - 1] ??= []).push(finding);
+    (found[Number(finding.view.prior)][finding.number - 1] ??= []).push(finding);
   }
-  return found;
+  return found.flat();
+}
+
+// The usual views that the exam does not have and that have no place on the screen.
+function absent() {
+  const names = HANGING.filter(([side, position]) => {
+    return !panes.some((pane) => !pane.prior && pane.laterality === side && pane.position === position);
+  });
+  return names.length ? `Not in this exam: ${names.map((name) => name.join(" ")).join(", ")}.` : "";
 }
 
 // How large the copies are: "DBT at 46% and FFDM at 100% of the stored size".
 function sizes() {
   const percents = new Map();
   for (const view of exam.views) {
+    if (view.prior) continue;
     const percent = Math.round((100 * view.frameWidth) / view.width);
     percents.set(view.modality, Math.min(percent, percents.get(view.modality) ?? 100));
   }

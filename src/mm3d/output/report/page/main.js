@@ -2,13 +2,21 @@
 
 const exam = JSON.parse(document.getElementById("exam").textContent);
 const HANGING = [["R", "CC"], ["L", "CC"], ["R", "MLO"], ["L", "MLO"]];
-const TOOLS = ["scroll", "window", "pan"];
+const TOOLS = ["scroll", "window", "pan", "measure", "magnify"];
+const SLABS = ["slice", "mean", "max"]; // what is shown: one slice, or the mean or maximum of several
+const THICKEST = 25; // slices of a slab
+const PLAYED = 125; // milliseconds from slice to slice
+const PAIRS = 1100; // CSS pixels: from this width on, a prior exam is shown from the start
 const state = {
   threshold: exam.threshold,
   marks: true,
   invert: false,
   sync: false,
+  prior: false,
   tool: "scroll",
+  slab: "slice",
+  thickness: 5,
+  playing: null, // a timer
   window: { centre: 0.5, width: 1 }, // of all images alike, 0 black and 1 white as they are in the file
   active: null,
   selected: null,
@@ -18,30 +26,19 @@ const panes = [];
 let list = null;
 
 function isShown(finding) {
-  return finding.score >= state.threshold;
+  return finding.score >= state.threshold && (state.prior || !finding.view.prior);
 }
 
-// Grey values as they are to be shown, as pixels of a canvas; null if they stay as they are.
-function greyTable() {
-  const { centre, width } = state.window;
-  if (centre === 0.5 && width === 1 && !state.invert) return null;
-  const table = new Uint32Array(256);
-  for (let value = 0; value < 256; value++) {
-    let grey = Math.round(255 * clamp((value / 255 - centre) / width + 0.5, 0, 1));
-    if (state.invert) grey = 255 - grey;
-    table[value] = 0xff000000 | (grey << 16) | (grey << 8) | grey;
-  }
-  return table;
-}
-
-// Left and right are shown at the same scale in mm, so that they can be compared.
+// Left and right, and the prior exam, are shown at the same scale in mm, so that they can be compared.
 function layout() {
+  const there = panes.filter((pane) => pane.view && pane.stage.clientWidth);
   for (const position of ["CC", "MLO"]) {
-    const row = panes.filter((pane) => pane.position === position && pane.view && pane.stage.clientWidth);
+    const row = there.filter((pane) => pane.position === position);
     const known = row.every((pane) => pane.view.pixelSpacing);
     const spacing = (pane) => (known ? pane.view.pixelSpacing : 1);
     const scale = Math.min(...row.map((pane) => pane.fit() / spacing(pane)));
     for (const pane of row) {
+      pane.section.classList.toggle("narrow", pane.stage.clientWidth < 260);
       pane.fitted = scale * spacing(pane);
       pane.limit();
       pane.redraw();
@@ -62,15 +59,15 @@ function activate(pane) {
   if (!pane.view || state.active === pane) return;
   state.active = pane;
   for (const other of panes) other.section.classList.toggle("active", other === pane);
-  if (state.alone && state.alone !== pane) enlarge(pane, true);
+  if (state.alone && pane.section.hidden) enlarge(pane, true);
+  for (const other of panes) if (other.view) other.magnifier.draw();
 }
 
+// One view alone, with the same view of the prior exam if that is shown.
 function enlarge(pane, keep = false) {
   state.alone = state.alone && !keep ? null : pane;
-  document.getElementById("hanging").classList.toggle("alone", Boolean(state.alone));
-  for (const other of panes) other.section.classList.toggle("enlarged", other === state.alone);
   activate(pane);
-  layout();
+  arrange();
 }
 
 function jump(finding) {
@@ -94,7 +91,7 @@ function nextFinding(step) {
 }
 
 function nextPane(step) {
-  const there = panes.filter((pane) => pane.view);
+  const there = panes.filter((pane) => pane.view && (state.prior || !pane.prior));
   const pane = there[(there.indexOf(state.active) + step + there.length) % there.length];
   activate(pane);
   pane.rail.slider.focus({ preventScroll: true });
@@ -122,6 +119,41 @@ function setTool(tool) {
     button.tabIndex = button.dataset.tool === tool ? 0 : -1;
   }
   document.getElementById("hanging").dataset.tool = tool;
+  for (const pane of panes) if (pane.view) pane.magnifier.draw();
+}
+
+// The slices of the active view, to and fro, until that is pressed again.
+function play() {
+  const on = !state.playing;
+  clearInterval(state.playing);
+  let step = 1;
+  const next = () => {
+    const { view } = state.active;
+    if (view.wanted + step < 0 || view.wanted + step >= view.slices) step = -step;
+    if (view.shown === view.wanted) state.active.scroll(view.wanted + step); // it waits for slices to be decoded
+  };
+  state.playing = on ? setInterval(next, PLAYED) : null;
+  const button = document.querySelector('[data-act="play"]');
+  button.setAttribute("aria-pressed", on);
+}
+
+function setSlab(slab, thickness = state.thickness) {
+  state.slab = slab;
+  state.thickness = clamp(Math.round(thickness) || 2, 2, THICKEST);
+  document.getElementById("slab").value = state.slab;
+  document.getElementById("thickness").value = state.thickness;
+  document.getElementById("thickness").disabled = slab === "slice";
+  redrawAll();
+}
+
+function setPrior(on) {
+  state.prior = on;
+  document.querySelector("[data-act=prior]").setAttribute("aria-pressed", on);
+  if (!on && state.selected?.view.prior) state.selected = null;
+  if (!on && state.active?.prior) activate(panes.find((pane) => pane.view && !pane.prior));
+  if (on && state.active && innerWidth < PAIRS) state.alone = state.active;
+  arrange();
+  list.draw();
 }
 
 function toggle(name, on = !state[name]) {
@@ -135,6 +167,7 @@ function reset() {
   state.window = { centre: 0.5, width: 1 };
   state.invert = false;
   for (const pane of panes) pane.reset();
+  setSlab("slice");
   toggle("invert", false);
 }
 
@@ -145,8 +178,10 @@ function help() {
 }
 
 const ACTIONS = {
-  zoomIn: () => state.active.zoom(1.25),
-  zoomOut: () => state.active.zoom(1 / 1.25),
+  zoomIn: () => state.active.zoomIn(1.25),
+  zoomOut: () => state.active.zoomIn(1 / 1.25),
+  play,
+  prior: () => setPrior(!state.prior),
   reset,
   help,
 };
@@ -155,7 +190,11 @@ const ACTIONS = {
 
 const windowBy = (centre, width) => setWindow(state.window.centre + centre, state.window.width * width);
 const by = (slices) => () => state.active.scroll(state.active.view.wanted + slices);
-const move = (dx, dy) => () => state.active.pan(dx, dy);
+const move = (dx, dy) => () => {
+  if (state.tool === "magnify") state.active.magnifier.moveBy(-dx, -dy);
+  else state.active.pan(dx, dy);
+};
+const nextOf = (all, now) => all[(all.indexOf(now) + 1) % all.length];
 const KEYS = {
   ArrowUp: by(-1),
   ArrowDown: by(1),
@@ -187,7 +226,14 @@ const KEYS = {
   s: () => toggle("sync"),
   t: () => setThreshold(state.threshold + 0.05),
   "Shift+t": () => setThreshold(state.threshold - 0.05),
-  d: () => setTool(TOOLS[(TOOLS.indexOf(state.tool) + 1) % TOOLS.length]),
+  d: () => setTool(nextOf(tools(), state.tool)),
+  r: () => state.active.ruler.toggle(),
+  g: () => setTool(state.tool === "magnify" ? tools()[0] : "magnify"),
+  k: play,
+  a: () => setSlab(nextOf(SLABS, state.slab)),
+  "[": () => setSlab(state.slab, state.thickness - 1),
+  "]": () => setSlab(state.slab, state.thickness + 1),
+  o: () => exam.prior && setPrior(!state.prior),
   "?": help,
 };
 
@@ -196,7 +242,10 @@ function onKey(event) {
   const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   const shifted = event.shiftKey && (letter !== letter.toUpperCase() || letter.startsWith("Arrow"));
   const action = KEYS[shifted ? `Shift+${letter}` : letter];
-  const ownKeys = event.target.type === "range" && /^(Arrow|Page|Home|End)/.test(event.key);
+  const ownKeys =
+    (event.target.type === "range" && /^(Arrow|Page|Home|End)/.test(event.key)) ||
+    event.target.type === "number" ||
+    event.target.matches?.("select");
   const open = document.getElementById("help").open;
   if (!action || ownKeys || (open && letter !== "?")) return;
   if (event.target.dataset?.tool && /^Arrow(Left|Right)/.test(event.key)) return;
@@ -204,109 +253,65 @@ function onKey(event) {
   action();
 }
 
-// The three tools are one stop of the Tab key; arrows go from one to the other.
+// The tools that an exam needs: without a volume, there is nothing to scroll.
+function tools() {
+  return TOOLS.slice(exam.views.some((view) => view.slices > 1) ? 0 : 1);
+}
+
+// The tools are one stop of the Tab key; arrows go from one to the other.
 function onToolKey(event) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!step) return;
-  setTool(TOOLS[(TOOLS.indexOf(state.tool) + step + TOOLS.length) % TOOLS.length]);
+  setTool(tools().at((tools().indexOf(state.tool) + step) % tools().length));
   document.querySelector(`[data-tool="${state.tool}"]`).focus();
 }
 
-// --- mouse, pen and fingers on an image
-
-class Hand {
-  constructor(pane) {
-    this.pane = pane;
-    this.pointers = new Map();
-    this.turned = 0; // of the wheel, in pixels that did not make a slice yet
-    const { stage } = pane;
-    stage.addEventListener("pointerdown", (event) => this.down(event));
-    stage.addEventListener("pointermove", (event) => this.move(event));
-    for (const name of ["pointerup", "pointercancel"]) stage.addEventListener(name, (event) => this.up(event));
-    stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    stage.addEventListener("contextmenu", (event) => event.preventDefault());
-    stage.addEventListener("dblclick", (event) => event.target.closest("button") || enlarge(pane));
-  }
-
-  down(event) {
-    if (event.target.closest("button")) return;
-    event.preventDefault();
-    activate(this.pane);
-    this.pane.rail.slider.focus({ preventScroll: true });
-    this.pane.stage.setPointerCapture(event.pointerId);
-    this.pointers.set(event.pointerId, [event.clientX, event.clientY]);
-    this.tool = { 1: "pan", 2: "window" }[event.button] ?? state.tool;
-    this.start = { slice: this.pane.view.wanted, ...state.window, x: event.clientX, y: event.clientY };
-    this.clicked = this.pointers.size === 1 ? event.target.closest(".mark")?.finding : null;
-  }
-
-  move(event) {
-    const before = this.pointers.get(event.pointerId);
-    if (!before) return;
-    const now = [event.clientX, event.clientY];
-    if (Math.hypot(now[0] - this.start.x, now[1] - this.start.y) > 5) this.clicked = null;
-    if (this.pointers.size > 1) this.pinch(event.pointerId, now);
-    else if (this.tool === "pan") this.pane.pan(now[0] - before[0], now[1] - before[1]);
-    else this.drag(now);
-    this.pointers.set(event.pointerId, now);
-  }
-
-  drag([x, y]) {
-    const [dx, dy] = [x - this.start.x, y - this.start.y];
-    const { clientWidth, clientHeight } = this.pane.stage;
-    if (this.tool === "window") {
-      setWindow(this.start.centre + dy / clientHeight, this.start.width * 4 ** (dx / clientWidth));
-      return;
-    }
-    const perSlice = Math.max(4, clientHeight / 1.5 / this.pane.view.slices);
-    this.pane.scroll(this.start.slice + Math.trunc(dy / perSlice));
-  }
-
-  pinch(id, now) {
-    const [other] = [...this.pointers].filter(([key]) => key !== id).map(([, at]) => at);
-    const before = this.pointers.get(id);
-    const { left, top } = this.pane.stage.getBoundingClientRect();
-    this.pane.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
-    const apart = ([x, y]) => Math.max(Math.hypot(x - other[0], y - other[1]), 1);
-    this.pane.zoom(apart(now) / apart(before), [(now[0] + other[0]) / 2 - left, (now[1] + other[1]) / 2 - top]);
-    this.tool = "pan"; // the finger that stays does not begin to scroll
-  }
-
-  up(event) {
-    this.pointers.delete(event.pointerId);
-    if (this.clicked && event.type === "pointerup") jump(this.clicked);
-    this.clicked = null;
-  }
-
-  // A notch of a wheel is a slice; a touchpad's small steps add up to one.
-  wheel(event) {
-    event.preventDefault();
-    activate(this.pane);
-    const delta = event.deltaMode === 0 ? event.deltaY : event.deltaY * 40;
-    if (event.ctrlKey) {
-      const { left, top } = this.pane.stage.getBoundingClientRect();
-      this.pane.zoom(Math.exp(-clamp(delta, -60, 60) / 200), [event.clientX - left, event.clientY - top]);
-      return;
-    }
-    this.turned = Math.abs(delta) >= 50 ? 25 * Math.sign(delta) : this.turned + delta;
-    const slices = Math.trunc(this.turned / 25);
-    this.turned -= 25 * slices;
-    if (slices) this.pane.scroll(this.pane.view.wanted + slices);
-  }
+// The places of the hanging. A breast or a position of which there is no image has none; the list says so.
+function places() {
+  const there = [...exam.views.map((view) => view.laterality + view.position), ...exam.unread];
+  return HANGING.filter(([side, position]) => {
+    return there.some((name) => name.startsWith(side)) && there.some((name) => name.endsWith(position));
+  });
 }
 
-function start() {
+// The images of the prior exam are on the outer sides of their views.
+function hang() {
   const blocks = document.querySelectorAll("script.frames");
   exam.views.forEach((view, v) => (view.block = blocks[v]));
-  for (const [laterality, position] of HANGING) {
-    const views = exam.views.filter((view) => view.laterality === laterality && view.position === position);
-    views.sort((a, b) => b.slices - a.slices); // the volume is what opens
-    const pane = new Pane(laterality, position, views);
-    panes.push(pane);
-    document.getElementById("hanging").append(pane.section);
-    if (pane.view) new Hand(pane);
+  for (const [laterality, position] of places()) {
+    const exams = !exam.prior ? [false] : laterality === "R" ? [true, false] : [false, true];
+    for (const prior of exams) {
+      const views = exam.views.filter((view) => view.laterality === laterality && view.position === position);
+      const own = views.filter((view) => view.prior === prior).sort((a, b) => b.slices - a.slices); // the volume opens
+      panes.push(new Pane(laterality, position, own, prior));
+    }
   }
-  list = new List();
+  document.getElementById("hanging").append(...panes.map((pane) => pane.section));
+  for (const pane of panes) if (pane.view) new Hand(pane);
+}
+
+// Which views are on the screen, and in how many columns: one view has all of it, two views of a breast halves.
+function arrange() {
+  const shown = panes.filter((pane) => {
+    const same = pane.laterality === state.alone?.laterality && pane.position === state.alone?.position;
+    return (state.prior || !pane.prior) && (!state.alone || same);
+  });
+  for (const pane of panes) pane.section.hidden = !shown.includes(pane);
+  const each = state.prior ? 2 : 1;
+  const sides = new Set(shown.map((pane) => pane.laterality)).size;
+  const columns = sides * each === 1 ? shown.length : sides * each;
+  const cells = (count) => `repeat(${count}, minmax(0, 1fr))`;
+  const hanging = document.getElementById("hanging");
+  hanging.style.gridTemplate = `${cells(Math.ceil(shown.length / columns))} / ${cells(columns)}`;
+  hanging.classList.toggle("single", panes.filter((pane) => !pane.prior).length === 1);
+  layout();
+}
+
+// Controls that this exam has no use for are not shown.
+function setUp() {
+  const volumes = exam.views.some((view) => view.slices > 1);
+  for (const control of document.querySelectorAll("[data-for=volumes]")) control.hidden = !volumes;
+  document.querySelector("[data-act=prior]").hidden = !exam.prior;
   for (const button of document.querySelectorAll("[data-tool]")) {
     button.addEventListener("click", () => setTool(button.dataset.tool));
     button.addEventListener("keydown", onToolKey);
@@ -318,11 +323,16 @@ function start() {
   for (const button of document.querySelectorAll("[data-act]")) {
     button.addEventListener("click", ACTIONS[button.dataset.act]);
   }
+  const [slab, thickness] = ["slab", "thickness"].map((id) => document.getElementById(id));
+  slab.addEventListener("change", () => setSlab(slab.value));
+  thickness.addEventListener("change", () => setSlab(state.slab, Number(thickness.value)));
   document.addEventListener("keydown", onKey);
-  setTool("scroll");
-  list.draw();
-  activate(list.shown()[0]?.view.pane ?? panes.find((pane) => pane.view));
-  layout();
+  setTool(tools()[0]);
+  setSlab(state.slab);
 }
 
-start();
+hang();
+list = new List();
+setUp();
+setPrior(Boolean(exam.prior) && innerWidth >= PAIRS);
+activate(list.shown()[0]?.view.pane ?? panes.find((pane) => pane.view && !pane.prior));
