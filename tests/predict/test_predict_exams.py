@@ -297,6 +297,29 @@ CANARIES = {
     "SeriesDescription": "Kanarienserie",
     "ImageComments": "Kanarienkommentar",
 }
+
+
+def test_the_report_of_the_later_exam_of_a_patient_shows_the_earlier_one(tmp_path: Path, model: Path) -> None:
+    """Also if the earlier one was predicted by an earlier run."""
+    archive, out = tmp_path / "archive", tmp_path / "out"
+    for folder, study, day, number in (
+        ("a", "1.2", "20260105", "7"),
+        ("b", "1.3", "20241104", "7"),
+        ("c", "1.4", "20240101", "8"),
+    ):
+        write_exam(archive / folder, "DBT L CC", study=study, StudyDate=day, PatientID=number)
+    assert predict(archive, "-o", out, "--weights", model, "--threshold", "0") == 0
+    shutil.rmtree(out / exam_code("1.2"))
+    assert predict(archive, "-o", out, "--weights", model, "--threshold", "0") == 0
+    reports = {study: (out / exam_code(study) / "report.html").read_text() for study in ("1.2", "1.3", "1.4")}
+    assert {study: page.count('class="frames"') for study, page in reports.items()} == {"1.2": 2, "1.3": 1, "1.4": 1}
+    assert "14 months earlier" in reports["1.2"]
+    assert (
+        f"The report shows exam {exam_code('1.3')} of the same patient" in record(out / exam_code("1.2"))["notes"][-1]
+    )
+    assert {len(exam.views) for exam in read(out / "predictions.json").breasts} == {1}
+
+
 WORDS = [b"anari", b"ANARI", b"Berta", b"47114711", b"08150815", b"19531124", b"20190317", b"101112.13", b"2019-03-17"]
 
 

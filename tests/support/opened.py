@@ -33,7 +33,7 @@ class Opened:
         """The view shows slice z: the label says so, and the pixels, each slice having its own grey."""
         expect(self.pane(name)).to_have_attribute("data-slice", str(z))
         read = """canvas => canvas.getContext("2d").getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data[0]"""
-        x = "canvas.width - 20" if name.startswith("Right") else "20"
+        x = "canvas.width - 20" if "Right" in name else "20"
         assert abs(self.pane(name).locator("canvas.image").evaluate(read.replace("canvas.width / 2", x)) - grey(z)) <= 2
 
     def drawn(self) -> None:

@@ -24,6 +24,7 @@ SLOW = {
     "test_predict_problems",
     "test_prepare_run",
     "test_readme",
+    "test_report_prior",
     "test_report_tools",
     "test_report_viewer",
     "test_study",

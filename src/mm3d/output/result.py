@@ -134,6 +134,22 @@ class ReadProblem:
         return f"{self.laterality} {self.position}" if self.laterality and self.position else "an unknown view"
 
 
+@dataclass(frozen=True)
+class PriorExam:
+    """An earlier exam of the same patient, which the report shows beside the exam.
+
+    Parameters
+    ----------
+    report : its own report page.
+    when : how long before, such as "14 months earlier"; dates may be private.
+    score : of the exam.
+    """
+
+    report: Path
+    when: str
+    score: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewResult(ViewPrediction):
     """The findings of one view, with its image.
@@ -193,6 +209,7 @@ class ExamResult:
     problems : views and files that could not be read.
     warnings : why the exam may be incomplete although everything in it was looked at, in sentences.
     notes : what else a reader must know, in sentences, such as which images were left out.
+    prior : an earlier exam of the patient; None: none was given.
     files : how many files the exam has, and a stamp that changes with them.
     other_files : how many files beside it are no mammography.
     replaces : structured reports of an earlier prediction of the exam that those of this one replace.
@@ -210,6 +227,7 @@ class ExamResult:
     problems: tuple[ReadProblem, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    prior: PriorExam | None = None
     files: Mapping[str, Any] = field(default_factory=dict)
     other_files: int = 0
     replaces: tuple[Path, ...] = ()

@@ -11,8 +11,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +78,24 @@ class Exam:
     notes: tuple[str, ...]  # what was left out by rule
     problems: tuple[ReadProblem, ...]
     other_files: int = 0  # files beside it that are no mammography, if it is the only exam
+
+    @property
+    def date(self) -> date | None:
+        """When it was made, if its headers agree on a date."""
+        known = {str(header.context.get("StudyDate", "")) for header in self.headers.values()} - {""}
+        with suppress(ValueError):
+            return datetime.strptime(known.pop(), "%Y%m%d").date() if len(known) == 1 else None
+        return None
+
+    @property
+    def patient(self) -> tuple[str, str] | None:
+        """Whose it is, by number, date of birth and name; None if its headers do not agree, or have no number."""
+        known = {
+            (header.patient, str(header.context.get("PatientName", "")))
+            for header in self.headers.values()
+            if str(header.context.get("PatientID", "")).strip()
+        }
+        return known.pop() if len(known) == 1 else None
 
     @property
     def files(self) -> list[Path]:
@@ -355,6 +374,26 @@ def _add_image(prepared: PreparedView, prediction: ViewPrediction) -> ViewResult
         slice_spacing=prepared.file.slice_spacing,
         kind=prepared.view.kind,
     )
+
+
+def find_prior(exam: Exam, exams: Sequence[Exam]) -> tuple[Exam, str] | None:
+    """The last earlier exam of the same patient, and how much earlier it was; not two exams of one day."""
+    if exam.patient is None or exam.date is None:
+        return None
+    days = {
+        (exam.date - other.date).days: other
+        for other in exams
+        if other.patient == exam.patient and other.date is not None
+    }
+    nearest = min((count for count in days if count > 0), default=None)
+    return None if nearest is None else (days[nearest], f"{_describe_days(nearest)} earlier")
+
+
+def _describe_days(days: int) -> str:
+    for unit, length, least in (("years", 365.25, 730), ("months", 30.44, 60)):
+        if days >= least:
+            return f"{days / length:.0f} {unit}"
+    return "1 day" if days == 1 else f"{days} days"
 
 
 def match_lesions(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,9 +29,19 @@ from mm3d.data.records import Cohort
 from mm3d.model import weights
 from mm3d.model.config import DeviceName, EngineName, PrecisionName
 from mm3d.output.predictions import Predictions, write_dbtex, write_json
-from mm3d.output.record import RECORD, write_record
-from mm3d.output.result import Calibration, ExamResult, Method, OperatingPoint
-from mm3d.predict.exam import Archive, Exam, FoundFiles, Setup, find_exams, hide_paths, predict_exam, read_archive
+from mm3d.output.record import RECORD, read_record, write_record
+from mm3d.output.result import Calibration, ExamResult, Method, OperatingPoint, PriorExam
+from mm3d.predict.exam import (
+    Archive,
+    Exam,
+    FoundFiles,
+    Setup,
+    find_exams,
+    find_prior,
+    hide_paths,
+    predict_exam,
+    read_archive,
+)
 from mm3d.predict.folder import (
     check_lists,
     check_prediction_files,
@@ -382,7 +393,8 @@ class Run:
         for problem in self.archive.problems:
             say(self.console, f"problem: {problem.reason}")
         with show_progress(self.console, "predicting", len(self.archive.exams)) as advance:
-            for exam in self.archive.exams:
+            # An exam comes after the prior exam that its report shows.
+            for exam in sorted(self.archive.exams, key=lambda exam: exam.date or date.min):
                 self._predict(replace(exam, notes=(*exam.notes, *remarks(exam, self.setup))), start_seconds)
                 advance()
         self._write_lists(last=True)
@@ -409,6 +421,7 @@ class Run:
             remove_partial(folder)
             with working_folder(self.output) as work:
                 result = predict_exam(exam, self.setup, self.model, work / "images", start_seconds)
+                result = self._add_prior(exam, result)
                 if not keep_results(result, exam, work, folder, method):
                     self.skipped += 1
                     return
@@ -418,6 +431,17 @@ class Run:
             self._fail(exam, folder, hide_paths(describe_error(error), paths, method.identifiers))
         else:
             self._say_result(exam, result)
+
+    def _add_prior(self, exam: Exam, result: ExamResult) -> ExamResult:
+        """The result with the patient's prior exam, if it is one of this run and has results."""
+        found = find_prior(exam, self.archive.exams)
+        folder = self.output / (found[0].code if found else "")
+        if found is None or not has_results(folder):
+            return result
+        record = read_record(folder) or {}
+        prior = PriorExam(folder / "report.html", found[1], float(record["score"]))
+        note = f"The report shows exam {found[0].code} of the same patient, {found[1]}; the model was not given it."
+        return replace(result, prior=prior, notes=(*result.notes, note))
 
     def _fail(self, exam: Exam, folder: Path, reason: str) -> None:
         reasons = [*(problem.reason for problem in exam.problems), reason]

@@ -71,7 +71,7 @@ def _spread(slices: int) -> list[int]:
 
 
 def _estimate(view: ViewResult, frames: Sequence[NDArray[np.uint8]], scale: float) -> float:
-    return len(view.frames) * sum(len(_jpeg(frame, scale)) for frame in frames) / len(frames)
+    return len(view.frames) * sum(len(encode_frame(frame, scale)) for frame in frames) / len(frames)
 
 
 def _smaller(views: Sequence[ViewResult], scale: float, budget: int) -> float:
@@ -83,7 +83,7 @@ def _smaller(views: Sequence[ViewResult], scale: float, budget: int) -> float:
 
 def _encode(view: ViewResult, scale: float) -> EncodedView:
     with ThreadPoolExecutor(worker_count(None)) as pool:
-        frames = tuple(pool.map(lambda z: _jpeg(np.array(view.frames[z]), scale), range(len(view.frames))))
+        frames = tuple(pool.map(lambda z: encode_frame(np.array(view.frames[z]), scale), range(len(view.frames))))
     _, height, width = view.frames.shape
     return EncodedView(*_scaled(height, width, scale), frames)
 
@@ -92,7 +92,8 @@ def _scaled(height: int, width: int, scale: float) -> tuple[int, int]:
     return max(1, round(scale * height)), max(1, round(scale * width))
 
 
-def _jpeg(frame: NDArray[np.uint8], scale: float) -> bytes:
+def encode_frame(frame: NDArray[np.uint8], scale: float) -> bytes:
+    """A frame as JPEG, at a scale of its size."""
     image = Image.fromarray(frame)
     height, width = _scaled(image.height, image.width, scale)
     if (width, height) != image.size:

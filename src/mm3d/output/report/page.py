@@ -19,6 +19,7 @@ import numpy as np
 from mm3d.data.prepare.region import breast_region
 from mm3d.output.predictions import Finding, choose_distinct
 from mm3d.output.report.frames import EncodedView, encode
+from mm3d.output.report.prior import PriorReport, read_prior
 from mm3d.output.result import ExamResult, ViewResult
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import replacing
@@ -40,7 +41,9 @@ def write_report(result: ExamResult, path: Path) -> None:
 
 def make_page(result: ExamResult) -> str:
     """The page as HTML."""
-    encoded = encode(result.views, (PAGE_BYTES - TEXT_BYTES) * 3 // 4)  # base64: 4 letters for 3 bytes
+    budget = (PAGE_BYTES - TEXT_BYTES) * 3 // 4  # base64: 4 letters for 3 bytes
+    prior = None if result.prior is None else read_prior(result.prior, budget // 2)
+    encoded = encode(result.views, budget - (0 if prior is None else sum(view.size for view in prior.encoded)))
     style = _source("page.css")
     program = "".join(map(_source, PROGRAM))
     policy = (
@@ -51,8 +54,8 @@ def make_page(result: ExamResult) -> str:
         "policy": html.escape(policy),
         "title": html.escape(_title(result)),
         "style": style,
-        "exam": _json(_content(result, encoded)),
-        "frames": "\n".join(map(_frames, encoded)),
+        "exam": _json(_content(result, encoded, prior)),
+        "frames": "\n".join(map(_frames, [*encoded, *(prior.encoded if prior else ())])),
         "program": program,
     }
     # All at once, so that inserted text is not searched for further places.
@@ -83,7 +86,7 @@ def _title(result: ExamResult) -> str:
     return result.title or result.code or result.exam
 
 
-def _content(result: ExamResult, encoded: Sequence[EncodedView]) -> dict[str, Any]:
+def _content(result: ExamResult, encoded: Sequence[EncodedView], prior: PriorReport | None) -> dict[str, Any]:
     """The data that the page's program reads. Slices are 0-based here, and 1-based on the screen."""
     views = zip(result.views, encoded, number_lesions(result), strict=True)
     calibration = result.method.calibration
@@ -103,8 +106,8 @@ def _content(result: ExamResult, encoded: Sequence[EncodedView]) -> dict[str, An
         "warnings": list(result.warnings),
         "problems": [*(problem.reason for problem in result.problems), *result.warnings, *result.notes],
         "unread": [p.laterality + p.position for p in result.problems if p.laterality and p.position],
-        "prior": None,
-        "views": [_view(view, frames, numbers) for view, frames, numbers in views],
+        "prior": None if prior is None else prior.summary,
+        "views": [*(_view(*of_view) for of_view in views), *(prior.views if prior else ())],
     }
 
 

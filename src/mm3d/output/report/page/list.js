@@ -114,6 +114,10 @@ class List {
     problems.hidden = !exam.problems.length;
     problems.querySelector("ul").append(...exam.problems.map((problem) => element("li", {}, problem)));
     document.getElementById("absent").textContent = absent();
+    if (exam.prior) {
+      const told = `Beside it: the exam ${exam.prior.when}, score ${twoDigits(exam.prior.score)}.`;
+      document.getElementById("absent").append(element("span", { className: "before" }, told));
+    }
     document.getElementById("about").textContent =
       `mm3d ${exam.version}. Scores run from 0 to 1. The images are copies with 256 grey values, not for diagnosis: ` +
       `${sizes()}. The curve beside a volume shows how much each slice counts for a finding; its likely slices are ` +
