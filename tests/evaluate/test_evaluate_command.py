@@ -1,6 +1,7 @@
 """`mm3d evaluate` from files to files, and what it refuses: a wrong row is named, not counted."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,24 @@ def test_the_command_writes_figures_lists_and_pictures(
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert main(["evaluate", str(file), str(other), *arguments]) == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_no_table_is_cut_in_a_narrow_terminal(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems that do not fit beside each other are in tables below each other."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"a-system-with-quite-a-long-name-{n}" for n in range(3)]
+    files = [str(write_rows(tmp_path / f"{name}.csv")) for name in names]
+    arguments = ["--truth", str(cohort), "-o", str(tmp_path / "out"), "--replicates", "20", "--by", "density"]
+    assert main(["evaluate", *files, *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert "\\" not in printed
+    lines = [line for line in printed.splitlines() if line.startswith("│ R@0.5 of findings, 2D")]
+    assert len(lines) == 3
+    assert all(re.search(r"[0-9.]+ \[[0-9.]+, [0-9.]+\]", line) for line in lines)
+    assert max(map(len, printed.split("note: ")[0].splitlines())) <= 80
 
 
 def test_the_lists_say_what_was_found_and_missed(cohort: Path, tmp_path: Path) -> None:

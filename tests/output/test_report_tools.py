@@ -73,6 +73,12 @@ def test_one_view_has_all_of_the_screen_and_two_of_a_breast_half_each(browser: B
             assert box["width"] >= hanging["width"] / columns - 2
             assert box["height"] == hanging["height"]
         expect(report.page.get_by_role("button", name="Play")).to_be_hidden()  # there is no volume
+        larger = report.pane("Left CC").get_by_role("button", name="Left CC alone, and back")
+        if columns == 2:
+            larger.click()
+            expect(report.pane("Left MLO")).to_be_hidden()
+            larger.click()
+            expect(report.pane("Left MLO")).to_be_visible()
         report.close()
 
 

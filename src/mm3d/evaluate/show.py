@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from mm3d.evaluate import table as metrics
 from mm3d.evaluate.table import FrocMetric, Summary, UnitMetric
@@ -12,12 +12,16 @@ from mm3d.shared.console import Console, say
 Result = dict[str, Any]
 NONE = "–"
 ARROW = {True: "↑", False: "↓"}  # whether higher is better
+LABELS, SYSTEM = 40, 31  # columns of the terminal: for the names of metrics, and for each system
 
 
 def print_tables(console: Console, result: Result) -> None:
     """Print the metrics of all systems side by side, their differences, the subgroups and the notes."""
     systems = result["systems"]
-    console.print(_metrics(systems, result["truth"]["name"]))
+    # As many systems side by side as the terminal has room for; no cell is broken or cut.
+    beside = max(1, (console.width - LABELS) // SYSTEM)
+    for first in range(0, len(systems), beside):
+        console.print(_metrics(systems[first : first + beside], result["truth"]["name"]))
     if result["comparisons"]:
         console.print(_differences(result["comparisons"]))
     for column in result["settings"]["by"]:
@@ -35,10 +39,10 @@ def print_tables(console: Console, result: Result) -> None:
 def _metrics(systems: list[Result], truth: str) -> Table:
     counts = [system["counts"] for system in systems]
     patients = " or ".join(f"{count:,}" for count in sorted({count["patients"] for count in counts}))
-    caption = "95% intervals: bootstrap over patients; AUC by DeLong\n↑ higher is better, ↓ lower is better"
+    caption = "95% intervals: bootstrap over patients; AUC by DeLong; ↑ higher is better, ↓ lower is better"
     table = Table("", title=f"{truth}: {patients} patients", caption=caption)
     for system in systems:
-        table.add_column(system["name"], justify="right")
+        table.add_column(system["name"], justify="right", overflow="fold")
     rows = {"volumes": "volumes", "malignant_findings": "malignant annotations", "proposals": "findings"}
     for name, label in rows.items():
         table.add_row(label, *(f"{count[name]:,}" for count in counts))
@@ -67,7 +71,7 @@ def _cells(metric: FrocMetric | UnitMetric | Summary, content: Any) -> dict[str,
         }
     cells = {}
     for label, row in rows.items():
-        interval = "\\[{:.2f}, {:.2f}]".format(*row["interval"]) if math.isfinite(row["interval"][0]) else ""
+        interval = "[{:.2f}, {:.2f}]".format(*row["interval"]) if math.isfinite(row["interval"][0]) else ""
         cells[f"{label} {ARROW[metric.higher_is_better]}"] = f"{_number(row[metric.name])} {interval}".rstrip()
     return cells
 
@@ -75,7 +79,7 @@ def _cells(metric: FrocMetric | UnitMetric | Summary, content: Any) -> dict[str,
 def _differences(rows: list[Result]) -> Table:
     """Those of findings and breasts; metrics.json has the rest."""
     table = Table(
-        *("first", "second", "metric"),
+        *(Column(heading, overflow="fold") for heading in ("first", "second", "metric")),
         title="Differences",
         caption="p: paired, by bootstrap over patients; of the AUC by DeLong's test",
     )

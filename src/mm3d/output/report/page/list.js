@@ -118,10 +118,12 @@ class List {
       const told = `Beside it: the exam ${exam.prior.when}, score ${twoDigits(exam.prior.score)}.`;
       document.getElementById("absent").append(element("span", { className: "before" }, told));
     }
+    const volumes =
+      " The curve beside a volume shows how much each slice counts for a finding; its likely slices are those around its " +
+      "own that count at least half as much as the one that counts most.";
     document.getElementById("about").textContent =
       `mm3d ${exam.version}. Scores run from 0 to 1. The images are copies with 256 grey values, not for diagnosis: ` +
-      `${sizes()}. The curve beside a volume shows how much each slice counts for a finding; its likely slices are ` +
-      "those around its own that count at least half as much as the one that counts most.";
+      `${sizes()}.${exam.views.some((view) => view.slices > 1) ? volumes : ""}`;
   }
 }
 
