@@ -1,6 +1,7 @@
 # make demo   sets everything up, makes an exam and predicts it
 # make test   sets everything up and passes the tests
 # make test-quick  the unit tests: no Debian packages, under two minutes
+# make hospital  an archive (Orthanc), a node and a viewer (OHIF) on this computer, with the demo's exam; Debian only
 # make check  formatting, lint, imports between rooms, types
 # make bench  measures, and writes docs/benchmarks.md
 # make bench BASE=<commit>  measures this tree against another commit: a quarter of an hour
@@ -16,18 +17,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Measured here: BLAS threads of numpy and torch's own get in each other's way.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-quick check format bench bench-full clean
+.PHONY: demo hospital test test-quick check format bench bench-full clean
 
 demo: .venv/run
 	$(BIN)/mm3d demo
 
+hospital: .venv/dev .venv/ohif
+	$(BIN)/python tools/hospital.py .venv/ohif/package/dist hospital
+
 # Files of tests side by side, one thread each: on two cores that is faster than one after the other with two threads.
 # Debian starts orthanc as a service when it is installed; the tests start their own.
-test: .venv/dev
+test: .venv/dev .venv/ohif
 	@command -v c++ >/dev/null || { echo "installing g++, which torch.compile needs"; apt-get update -qq && apt-get install -qq -y g++; }
 	@command -v dciodvfy >/dev/null || { echo "installing dicom3tools, which checks DICOM files"; apt-get update -qq && apt-get install -qq -y dicom3tools; }
 	@command -v dsrdump >/dev/null || { echo "installing dcmtk, which reads and sends DICOM"; apt-get update -qq && apt-get install -qq -y dcmtk; }
 	@PATH="$$PATH:/usr/sbin" command -v Orthanc >/dev/null || { echo "installing orthanc, an archive that reports are sent to"; apt-get update -qq && apt-get install -qq -y orthanc && { systemctl disable --now orthanc 2>/dev/null || true; }; }
+	@test -e /usr/share/orthanc/plugins/libOrthancDicomWeb.so || { echo "installing orthanc's DICOMweb"; apt-get update -qq && apt-get install -qq -y orthanc-dicomweb; }
+	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || { echo "installing nginx, which serves OHIF's pages"; apt-get update -qq && apt-get install -qq -y nginx-light && { systemctl disable --now nginx 2>/dev/null || true; }; }
+	@command -v openssl >/dev/null || { echo "installing openssl, which makes certificates for tests"; apt-get update -qq && apt-get install -qq -y openssl; }
 	@command -v chromium >/dev/null || { echo "installing chromium, which opens the report"; apt-get update -qq && apt-get install -qq -y chromium; }
 	@command -v firefox-esr >/dev/null || { echo "installing firefox-esr, which opens the report, too"; apt-get update -qq && apt-get install -qq -y firefox-esr; }
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
@@ -61,6 +68,12 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
+
+# OHIF's pages, built by its makers; only the viewer's tests and `make hospital` need them.
+.venv/ohif: | .venv/run
+	@command -v npm >/dev/null || { echo "installing npm, which gets the viewer OHIF"; apt-get update -qq && apt-get install -qq -y npm; }
+	rm -rf $@.new && mkdir $@.new && cd $@.new && npm pack --silent @ohif/app@3.13.2 && tar xzf ohif-app-3.13.2.tgz
+	rm -rf $@ && mv $@.new $@
 
 .venv/bench: .venv/run
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'

@@ -62,8 +62,7 @@ def test_a_lesion_of_cc_and_mlo_is_one_finding_with_two_places(tmp_path: Path) -
     groups = measurements(tmp_path / "report.dcm").get_planar_roi_measurement_groups()
     names = [(group.tracking_identifier, str(group.tracking_uid)) for group in groups]
     assert [name for name, _ in names] == ["LCC DBT 1, LMLO DBT 1"] * 2 + ["RCC DBT 1", "RMLO DBT 1"]
-    assert names[0] == names[1]
-    assert len({uid for _, uid in names}) == 3
+    assert len({uid for _, uid in names}) == 4  # OHIF shows one box of those that share a UID
 
 
 def test_a_hidden_box_does_not_take_a_number() -> None:

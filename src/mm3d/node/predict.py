@@ -1,6 +1,7 @@
 """Predict a received exam with the code of `mm3d predict`, and write what is sent back."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,17 +9,28 @@ from typing import TYPE_CHECKING
 
 from mm3d.data.inputs import modality_of
 from mm3d.data.prepare.run import start_workers
-from mm3d.node.config import PredictionSettings
+from mm3d.node.config import PredictionSettings, ResultName
+from mm3d.output.presentation_state import write_presentation_states
 from mm3d.output.result import ExamResult
+from mm3d.output.summary_image import write_summary_image
 from mm3d.output.writers import write_results
-from mm3d.predict.exam import Exam, Setup, find_exams, predict_exam, read_archive
-from mm3d.predict.run import Options, remarks, make_setup
+from mm3d.predict.exam import Setup, find_exams, predict_exam, read_archive
+from mm3d.predict.run import Options, make_setup, remarks
 from mm3d.predict.settings import PredictSettings
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import sync, working_folder
 
 if TYPE_CHECKING:
     from mm3d.model.detector import Detector
+
+
+# Where the results of each name are, in the folder of an exam's results.
+FILES: dict[ResultName, str] = {
+    "measurements": "sr/measurements.dcm",
+    "cad": "sr/cad.dcm",
+    "boxes": "boxes/*.dcm",
+    "summary": "summary.dcm",
+}
 
 
 class NoMammographyError(InputError):
@@ -50,7 +62,7 @@ class Predictor:
         """Refuse wrong settings and weights before anything is received."""
         make_setup(self.options, synthetic=False)
 
-    def predict(self, images: Path, results: Path, replaced: Path | None) -> ExamResult:
+    def predict(self, images: Path, results: Path, replaced: Path | None, send: Sequence[ResultName]) -> ExamResult:
         """Predict the exam in a folder and write its results: all of them or none.
 
         `replaced` is the folder of the results that these replace. The seconds of each part are in the result.
@@ -65,17 +77,16 @@ class Predictor:
         exam = archive.exams[0]
         exam = replace(exam, problems=(*exam.problems, *archive.problems), other_files=archive.other_files)
         exam = replace(exam, notes=(*exam.notes, *remarks(exam, setup)))
-        return self._write(exam, setup, model, results, replaced)
-
-    def _write(
-        self, exam: Exam, setup: Setup, model: "Future[Detector]", results: Path, replaced: Path | None
-    ) -> ExamResult:
         with working_folder(results.parent) as work:
             result = predict_exam(exam, setup, model, work / "images", 0.0)
             if replaced is not None:
                 result = replace(result, replaces=tuple(sorted(replaced.glob("sr/*.dcm"))))
             began = time.perf_counter()
             write_results(result, work / "results")
+            if "boxes" in send:
+                write_presentation_states(result, work / "results" / "boxes")
+            if "summary" in send:
+                write_summary_image(result, work / "results" / "summary.dcm")
             (work / "results").rename(results)
             sync(results.parent)
         return replace(result, seconds={**result.seconds, "outputs": time.perf_counter() - began})

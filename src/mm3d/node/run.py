@@ -12,7 +12,7 @@ from types import FrameType
 from mm3d.node.audit import Audit
 from mm3d.node.config import Destination, NodeSettings, read_settings
 from mm3d.node.inbox import Inbox
-from mm3d.node.predict import NoMammographyError, Predictor
+from mm3d.node.predict import FILES, NoMammographyError, Predictor
 from mm3d.node.queue import Queue, Taken
 from mm3d.node.status import print_status, serve_status
 from mm3d.shared.console import Console, say
@@ -110,7 +110,7 @@ class Node:
             remove_partial(results.parent)
             if not results.exists():  # otherwise the node was killed right behind the prediction
                 replaced = None if before is None else self.inbox.results(code, before)
-                result = self.predictor.predict(images, results, replaced)
+                result = self.predictor.predict(images, results, replaced, self.settings.send)
                 marked, seconds = len(result.lesions()), {part: round(s, 3) for part, s in result.seconds.items()}
                 self.audit.tell("predicted", exam=code, version=taken.version, findings=marked, seconds=seconds)
             self.queue.finish(taken, now() - began, [own.name for own in self.settings.destinations], now())
@@ -133,7 +133,8 @@ class Node:
         while not self.stopped.is_set() and (taken := self.queue.take_delivery(destination.name, time.time())):
             folder, began = self.inbox.results(taken.exam, taken.version), time.perf_counter()
             try:
-                send(sorted(folder.glob("**/*.dcm")), destination, caller)
+                files = [path for name in self.settings.send for path in sorted(folder.glob(FILES[name]))]
+                send(files, destination, caller)
             except Exception as error:
                 reason = str(error) if isinstance(error, RefusedError) else describe_error(error)
                 self.queue.refuse(taken, destination.name, reason, time.time(), self.settings.retry_seconds)

@@ -1,4 +1,4 @@
-"""What both structured reports share: the modules around their content, the images they refer to, and their texts.
+"""What all DICOM objects that are written share: the modules around their content, the images, and their texts.
 
 Patient and study are copied from the images. Series and instance are new. Their UIDs are a hash of the images and of
 everything that the report says, so that the same report written twice is one object to an archive.
@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import UID, ComprehensiveSRStorage, ExplicitVRLittleEndian, MammographyCADSRStorage
+from pydicom.uid import (
+    UID,
+    ComprehensiveSRStorage,
+    ExplicitVRLittleEndian,
+    GrayscaleSoftcopyPresentationStateStorage,
+    MammographyCADSRStorage,
+    SecondaryCaptureImageStorage,
+)
 
 from mm3d.data.dicom.build import item, uid
 from mm3d.data.dicom.header import Header, read_dataset, slices_of
@@ -34,6 +41,8 @@ NAME = "mm3d"
 SERIES = {  # number and description
     ComprehensiveSRStorage: (9001, "mm3d findings"),
     MammographyCADSRStorage: (9002, "mm3d mammography CAD"),
+    GrayscaleSoftcopyPresentationStateStorage: (9003, "mm3d boxes"),
+    SecondaryCaptureImageStorage: (9004, "mm3d summary"),
 }
 SIDES = {"L": "left", "R": "right"}
 # Of the patient and general study modules. The standard wants them even if they are empty.
@@ -111,12 +120,9 @@ class Sources:
         ]
 
     def tracking_uid(self, finding: Location) -> UID:
-        """The same for all findings of a lesion, in both reports, and in every report of these findings."""
-        places: list[str] = []
-        for one in self.findings:
-            if one.lesion == finding.lesion:
-                places += (str(one.header.context.SOPInstanceUID), str(one.frame), repr(one.box), one.name)
-        return uid(*places, self.result.method.version, self.result.method.weights)
+        """The same in every report of these findings. Findings of one lesion share their names, and not this."""
+        place = (str(finding.header.context.SOPInstanceUID), str(finding.frame), repr(finding.box), finding.name)
+        return uid(*place, *finding.lesion, self.result.method.version, self.result.method.weights)
 
     def identity(self) -> list[str]:
         """Everything that makes a report this report. Where the files lie and when it was made is not part of it: an
@@ -225,29 +231,43 @@ def make_algorithm(sources: Sources, relationship: str) -> list[Dataset]:
 
 def write_document(sources: Sources, sop_class: UID, content: Dataset, evidence: list[Dataset], path: Path) -> None:
     """Write a report. `content` is the root of its tree, and `evidence` has all files that the content refers to."""
-    number, description = SERIES[sop_class]
-    ds = Dataset()
-    ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
-    _copy_patient_and_study(evidence[0], ds)
-    ds.StudyInstanceUID = UID(sources.study)
-    identity = (sop_class, *sources.identity())
-    ds.SeriesInstanceUID, ds.SOPInstanceUID = uid(*identity, "series"), uid(*identity, "instance")
-    ds.SOPClassUID = sop_class
-    when = sources.result.predicted_at
-    ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = when.strftime("%Y%m%d")
-    ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = when.strftime("%H%M%S")
-    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = "SR", number, 1
-    ds.SeriesDescription = description
+    ds = begin_object(sources, sop_class, "SR")
     ds.ReferencedPerformedProcedureStepSequence = []
     ds.PerformedProcedureCodeSequence = []
-    ds.Manufacturer = ds.ManufacturerModelName = NAME
-    ds.SoftwareVersions = sources.result.method.version
     ds.CompletionFlag, ds.VerificationFlag, ds.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     ds.CurrentRequestedProcedureEvidenceSequence = [_list_evidence(evidence, sources.study)]
     earlier = [old for path in sources.result.replaces if (old := read_dataset(path)).SOPClassUID == sop_class]
     if replaced := [old for old in earlier if old.SOPInstanceUID != ds.SOPInstanceUID]:
         ds.PredecessorDocumentsSequence = [_list_evidence(replaced, sources.study)]
     ds.update(content)
+    save_object(ds, path)
+
+
+def begin_object(sources: Sources, sop_class: UID, modality: str, part: str = "", number: int = 1) -> Dataset:
+    """What every object that is written has: patient, study, a series for its class, and its own UIDs. Objects of one
+    class have different parts and numbers."""
+    series_number, description = SERIES[sop_class]
+    ds = Dataset()
+    ds.SpecificCharacterSet = "ISO_IR 192"  # UTF-8 holds the text of every other character set
+    _copy_patient_and_study(sources.images()[0], ds)
+    ds.StudyInstanceUID = UID(sources.study)
+    identity = (sop_class, *sources.identity())
+    ds.SeriesInstanceUID, ds.SOPInstanceUID = (
+        uid(*identity, "series"),
+        uid(*identity, *([part] * bool(part)), "instance"),
+    )
+    ds.SOPClassUID = sop_class
+    when = sources.result.predicted_at
+    ds.InstanceCreationDate = ds.SeriesDate = ds.ContentDate = when.strftime("%Y%m%d")
+    ds.InstanceCreationTime = ds.SeriesTime = ds.ContentTime = when.strftime("%H%M%S")
+    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = modality, series_number, number
+    ds.SeriesDescription = description
+    ds.Manufacturer = ds.ManufacturerModelName = NAME
+    ds.SoftwareVersions = sources.result.method.version
+    return ds
+
+
+def save_object(ds: Dataset, path: Path) -> None:
     ds.file_meta = FileMetaDataset()
     ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     with replacing(path) as partial:

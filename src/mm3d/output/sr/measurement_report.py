@@ -1,6 +1,8 @@
 """The report for general viewers and for software: a Comprehensive SR with TID 1500, Imaging Measurement Report.
 
-Every finding is a planar ROI group (TID 1410). Every breast and the exam have a group (TID 1501) with their score.
+Every finding is a planar ROI group (TID 1410). Scores of breasts and of the exam are derived measurements (TID 1420),
+and the summary is a qualitative evaluation: OHIF 3.13.2 shows nothing at all if a measurement group has no region, and
+only one region of groups that share a tracking UID (`tests/node/test_node_ohif.py`).
 """
 
 from collections.abc import Sequence
@@ -23,10 +25,12 @@ SIDES = {"L": codes.LEFT, "R": codes.RIGHT}
 def write_measurement_report(result: ExamResult, path: Path) -> None:
     """Write the Comprehensive SR of an exam."""
     sources = read_sources(result)
-    groups = [
-        *(_finding_group(sources, finding) for finding in sources.findings),
-        *(_score_group(sources, score, side) for side, score in sorted(result.breast_scores.items())),
-        _exam_group(sources),
+    groups = [_finding_group(sources, finding) for finding in sources.findings]
+    scores = [_score(sources, score, side) for side, score in sorted(result.breast_scores.items())]
+    scores.append(_score(sources, result.score, None))
+    summary = [
+        make_code("CONTAINS", codes.CAD_SUMMARY, sources.outcome()),
+        make_text("CONTAINS", codes.COMMENT, sources.summary()),
     ]
     root = _container(
         codes.MEASUREMENT_REPORT,
@@ -35,7 +39,15 @@ def write_measurement_report(result: ExamResult, path: Path) -> None:
             make_code("HAS CONCEPT MOD", codes.LANGUAGE, codes.US_ENGLISH),
             *_observer(result),
             make_code("HAS CONCEPT MOD", codes.PROCEDURE_REPORTED, codes.MAMMOGRAPHY),
-            make_node("CONTAINER", codes.MEASUREMENTS, "CONTAINS", groups, ContinuityOfContent="CONTINUOUS"),
+            *(
+                make_node("CONTAINER", name, "CONTAINS", children, ContinuityOfContent="CONTINUOUS")
+                for name, children in (
+                    (codes.MEASUREMENTS, groups),
+                    (codes.DERIVED_MEASUREMENTS, scores),
+                    (codes.QUALITATIVE_EVALUATIONS, summary),
+                )
+                if children
+            ),
         ],
     )
     write_document(sources, ComprehensiveSRStorage, root, sources.images(), path)
@@ -54,51 +66,43 @@ def _observer(result: ExamResult) -> list[Dataset]:
 
 
 def _finding_group(sources: Sources, finding: Location) -> Dataset:
-    x1, y1, x2, y2 = finding.box
-    source = make_reference(finding.header.context, finding.frame)
-    image = make_node("IMAGE", codes.SOURCE, "SELECTED FROM", ReferencedSOPSequence=[source])
-    corners = [x1, y1, x2, y1, x2, y2, x1, y2, x1, y1]  # closed: the first point again
-    outline = {"GraphicType": "POLYLINE", "GraphicData": corners}
     side = SIDES[finding.view.laterality]
     rows = [
         *_tracking(sources.tracking_uid(finding), ", ".join(finding.lesion)),
         make_code("CONTAINS", codes.FINDING, codes.LESION),
         _site(side),
         *make_algorithm(sources, "HAS CONCEPT MOD"),
-        _probability(finding.score, side),
-        make_node("SCOORD", codes.IMAGE_REGION, "CONTAINS", [image], **outline),
+        _probability(finding.score, [_region(finding, "INFERRED FROM")]),
+        _region(finding, "CONTAINS"),
     ]
     return _container(codes.MEASUREMENT_GROUP, "1410", rows, "CONTAINS")
 
 
-def _exam_group(sources: Sources) -> Dataset:
-    """The exam's score, and whether anything is marked: as a code for software, as a sentence for people."""
-    evaluation = make_code("CONTAINS", codes.CAD_SUMMARY, sources.outcome())
-    group = _score_group(sources, sources.result.score, None, [evaluation])
-    group.ContentSequence.append(make_text("CONTAINS", codes.COMMENT, sources.summary()))
-    return group
+def _region(finding: Location, relationship: str) -> Dataset:
+    """The box, on its image. OHIF shows that of the group, and takes that of the number over as its own."""
+    x1, y1, x2, y2 = finding.box
+    source = make_reference(finding.header.context, finding.frame)
+    image = make_node("IMAGE", codes.SOURCE, "SELECTED FROM", ReferencedSOPSequence=[source])
+    corners = [x1, y1, x2, y1, x2, y2, x1, y2, x1, y1]  # closed: the first point again
+    return make_node("SCOORD", codes.IMAGE_REGION, relationship, [image], GraphicType="POLYLINE", GraphicData=corners)
 
 
-def _score_group(
-    sources: Sources, score: float, side: Laterality | None, evaluations: Sequence[Dataset] = ()
-) -> Dataset:
-    """The score of the breast on one side; None: of the exam."""
-    name = "exam" if side is None else f"{side} breast"
+def _score(sources: Sources, score: float, side: Laterality | None) -> Dataset:
+    """TID 1420: the score of the breast on one side; None: of the exam."""
     sides = [SIDES[known] for known in sources.result.breast_scores if side in (None, known)]
     where = codes.BILATERAL if len(sides) == 2 else sides[0]
+    highest = side is None or sources.result.method.predict.get("scores") == "max"
     images = [
-        make_node("IMAGE", codes.SOURCE_OF_MEASUREMENT, "CONTAINS", ReferencedSOPSequence=[make_reference(image)])
+        make_node("IMAGE", codes.SOURCE_OF_MEASUREMENT, "INFERRED FROM", ReferencedSOPSequence=[make_reference(image)])
         for image in sources.images(side)
     ]
-    rows = [
-        *_tracking(uid(sources.study, name), name),
+    children = [
+        make_code("HAS CONCEPT MOD", codes.DERIVATION, codes.MAXIMUM if highest else codes.MEAN),
         _site(where),
         *make_algorithm(sources, "HAS CONCEPT MOD"),
-        _probability(score, where),
-        *evaluations,
         *images,
     ]
-    return _container(codes.MEASUREMENT_GROUP, "1501", rows, "CONTAINS")
+    return _probability(score, children)
 
 
 def _tracking(identifier: str, name: str) -> list[Dataset]:
@@ -113,11 +117,11 @@ def _site(side: Code) -> Dataset:
     return make_code("HAS CONCEPT MOD", codes.FINDING_SITE, codes.BREAST, [laterality])
 
 
-def _probability(score: float, side: Code) -> Dataset:
-    """A score as a percentage. It has the site as a child, because OHIF fails on a group without a region otherwise."""
+def _probability(score: float, children: Sequence[Dataset] = ()) -> Dataset:
+    """A score as a percentage."""
     percent = 100 * score
     exact = {"FloatingPointValue": percent}
-    return make_number("CONTAINS", codes.PROBABILITY_OF_CANCER, percent, codes.PERCENT, [_site(side)], **exact)
+    return make_number("CONTAINS", codes.PROBABILITY_OF_CANCER, percent, codes.PERCENT, children, **exact)
 
 
 def _container(name: Code, template: str, rows: Sequence[Dataset], relationship: str = "") -> Dataset:
