@@ -3,6 +3,8 @@
 # make test-quick  the unit tests: no Debian packages, under two minutes
 # make hospital  an archive (Orthanc), a node and a viewer (OHIF) on this computer, with the demo's exam; Debian only
 # make check  formatting, lint, imports between rooms, types
+# make docs   writes the documentation site to build/site; open build/site/index.html
+# make wheel  builds the wheel, installs it in an empty environment outside the repository, and tries it
 # make bench  measures, and writes docs/benchmarks.md
 # make bench BASE=<commit>  measures this tree against another commit: a quarter of an hour
 # make bench-full  measures full-size volumes: half an hour, 13 GB; also with BASE
@@ -17,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Measured here: BLAS threads of numpy and torch's own get in each other's way.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo hospital test test-quick check format bench bench-full clean
+.PHONY: demo hospital test test-quick check format docs wheel bench bench-full clean
 
 demo: .venv/run
 	$(BIN)/mm3d demo
@@ -51,6 +53,13 @@ check: .venv/dev
 format: .venv/dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+# Without network; a warning, such as a dead link, is an error.
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --quiet --strict
+
+wheel: .venv/dev
+	$(BIN)/python tools/try_wheel.py
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/$(if $(BASE),against.py $(BASE),run.py) --write docs/benchmarks.md

@@ -89,3 +89,9 @@ def test_progress_in_a_file_is_lines_and_not_a_bar() -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
     assert describe_time(seconds) == said
+
+
+def test_a_pipe_stays_a_pipe_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter sets FORCE_COLOR for the commands of its cells, and a bar would fill the notebook."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not Console(file=io.StringIO()).is_terminal

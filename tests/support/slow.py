@@ -16,6 +16,7 @@ SLOW = {
     "test_node_kill",
     "test_node_ohif",
     "test_node_receive",
+    "test_notebooks",
     "test_other_systems",
     "test_phantom",
     "test_phantom_run",
@@ -29,6 +30,7 @@ SLOW = {
     "test_report_tools",
     "test_presentation_state",
     "test_report_viewer",
+    "test_site",
     "test_study",
     "test_train_ranks",
     "test_train_run",
@@ -41,5 +43,6 @@ SLOW = {
     "test_a_name_on_the_hub_is_found_in_its_cache",
     "test_a_script_without_a_main_guard_predicts",
     "test_two_ranks_train_like_one_with_the_whole_batch",
+    "test_the_wheel_works_outside_the_repository",
     "test_under_torch_compile",
 }

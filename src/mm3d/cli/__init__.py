@@ -76,6 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_publish(commands)
     _add_train(commands)
     add_evaluate(commands)
+    _add_convert(commands)
     add_study(commands)
     _add_info(commands)
     return parser
@@ -267,6 +268,19 @@ def _add_publish(commands: Commands) -> None:
     publish.add_argument("--title", metavar="TEXT", help="the title of the card (default: the name of the weights)")
     publish.add_argument("--licence", metavar="ID", help="as the hub names licences, such as apache-2.0 or cc-by-4.0")
     publish.set_defaults(run=_call("mm3d.cli.publish:publish"))
+
+
+def _add_convert(commands: Commands) -> None:
+    convert = commands.add_parser(
+        "convert",
+        help="write findings as CSV (DBTex), COCO or our JSON",
+        description="Read a file of findings, as 'mm3d evaluate' reads it, and write it as another kind. "
+        "docs/evaluation.md describes the three.",
+    )
+    convert.add_argument("predictions", type=Path, metavar="FILE", help="a .csv as in DBTex, our .json, or a COCO file")
+    kinds = "the file to write, whose name ends with .csv, .coco.json (COCO) or .json (our own)"
+    convert.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help=kinds)
+    convert.set_defaults(run=_call("mm3d.cli.convert:convert"))
 
 
 def _add_train(commands: Commands) -> None:

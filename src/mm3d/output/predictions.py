@@ -1,7 +1,8 @@
-"""The findings of a detector in a collection of exams, and the two kinds of file that hold them.
+"""The findings of a detector in a collection of exams, and the kinds of file that hold them.
 
 - CSV as in the DBTex challenge: one row for each finding. Columns are found by name and may be in any order.
 - Our JSON: it also has the scores of views and breasts, the slice weights, and what made the predictions.
+- COCO (`coco.py`), with the same in fields of its own.
 
 Boxes are xyxy in stored pixels. Slices are 0-based indices into the stored volume. Scores may have any scale.
 docs/evaluation.md describes both formats for users.
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from mm3d.data.datasets.assemble import keys_of_rows, read_blocks, read_rows
 from mm3d.data.records import KEY, Key, Laterality, Modality, Position, is_view
+from mm3d.output.coco import Size, from_coco, is_coco, to_coco
 from mm3d.shared.collector import paused_collector
 from mm3d.shared.config import from_dict, parse_json, to_dict
 from mm3d.shared.errors import InputError
@@ -240,12 +242,12 @@ def read(path: Path) -> Predictions:
     """Read a file of predictions, .json or .csv."""
     if not path.is_file():
         wrong = "is a folder" if path.is_dir() else "does not exist"
-        raise InputError(f"{path} {wrong}; give a file of predictions (.csv as in DBTex, or our .json).")
+        raise InputError(f"{path} {wrong}; give a file of predictions (.csv as in DBTex, our .json, or COCO).")
     if path.suffix.lower() == ".json":
         return read_json(path)
     if path.suffix.lower() == ".csv":
         return read_dbtex(path)
-    raise InputError(f"{path} is neither .csv nor .json; give predictions as in DBTex, or our JSON.")
+    raise InputError(f"{path} is neither .csv nor .json; give predictions as in DBTex, our JSON, or COCO.")
 
 
 @paused_collector()
@@ -340,11 +342,13 @@ def _text(number: float | None) -> str:
 
 
 def read_json(path: Path) -> Predictions:
-    """Read our JSON."""
+    """Read our JSON, or a COCO file of findings."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); write it again.") from error
+    if is_coco(content):
+        content = from_coco(content, path)
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise InputError(f"{path} has no 'version': {VERSION}; it is not a file of predictions that this mm3d reads.")
     predictions = from_dict(_Content, content, str(path))
@@ -358,6 +362,13 @@ def write_json(predictions: Predictions, path: Path) -> None:
     content = to_dict(_Content(VERSION, predictions.breasts, predictions.model))
     with replacing(path) as partial:
         partial.write_text(json.dumps(_stored(content), indent=1, allow_nan=False), encoding="utf-8")
+
+
+def write_coco(predictions: Predictions, path: Path, sizes: Mapping[Key, Size] | None = None) -> None:
+    """Write a COCO file. Views that have no `sizes` are without width and height."""
+    content = to_dict(_Content(VERSION, predictions.breasts, predictions.model))
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(to_coco(content, sizes or {}), indent=1, allow_nan=False), encoding="utf-8")
 
 
 @dataclass(frozen=True)

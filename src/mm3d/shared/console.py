@@ -3,6 +3,7 @@
 Names of files, texts in weights and cells of tables may be somebody else's, so all of it goes through `printable`.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,10 +21,15 @@ LINES = 10  # of progress, where it is not a bar
 
 
 class Console(rich.console.Console):  # noqa: TID251
-    """A terminal that shows all text as it is. Only the program itself moves the cursor or chooses colours."""
+    """A terminal that shows all text as it is. Only the program itself moves the cursor or chooses colours.
+
+    A pipe stays a pipe where FORCE_COLOR is set, as Jupyter and test servers do it. There, a bar would be hundreds of
+    lines.
+    """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, highlight=False, emoji=False, **options)
+        environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+        super().__init__(markup=False, highlight=False, emoji=False, _environ=environment, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A line or a cell, whose text has no lines of its own."""
