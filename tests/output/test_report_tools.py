@@ -19,6 +19,7 @@ from mm3d.output.predictions import Finding
 from mm3d.output.report.page import write_report
 from mm3d.output.result import ExamResult
 
+TARGET_SIZE = {"rules": {"target-size": {"enabled": True}}}  # of axe: WCAG 2.2 AA, for fingers
 FIRST = "canvas => canvas.getContext('2d').getImageData({}, canvas.height / 2, 1, 1).data[0]"
 AIR, TISSUE = FIRST.format("5"), FIRST.format("canvas.width - 20")  # of a right breast
 
@@ -206,6 +207,28 @@ def test_the_magnifier_shows_the_place_under_it_larger(opened: Opened) -> None:
     expect(opened.pane("Left CC").locator(".glass")).to_be_hidden()
 
 
+def test_a_finger_measures_and_magnifies(browser: Browser, tmp_path: Path) -> None:
+    size = {"width": 820, "height": 1180}
+    report = open_report(browser, tmp_path, exam_result(), viewport=size, has_touch=True)
+    x, y = middle(report.pane("Right CC").locator(".stage").bounding_box())
+    fingers = report.context.new_cdp_session(report.page)
+
+    def drag() -> None:
+        for kind, at in (("touchStart", x - 30), ("touchMove", x), ("touchMove", x + 30), ("touchEnd", None)):
+            points = [] if at is None else [{"x": at, "y": y}]
+            fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    report.page.get_by_role("radio", name="Measure").tap()
+    drag()
+    expect(report.pane("Right CC").locator(".measure text")).to_contain_text(" mm")
+    report.page.get_by_role("radio", name="Magnify").tap()
+    drag()
+    glass = report.pane("Right CC").locator(".glass").bounding_box()
+    assert middle(glass) == pytest.approx((x + 30, y), abs=2)
+    report.is_on("Right CC", 6)
+    report.close()
+
+
 def test_the_depth_of_a_finding_is_said_with_how_sure_it_is(browser: Browser, tmp_path: Path) -> None:
     flat = Finding((100, 100, 124, 124), 0.5, 4, slice_weights=(0.05,) * 20)
     exam = exam_result([view_result("R", "CC", "DBT", 20, finding(0.9, 11, 20), flat)])
@@ -231,7 +254,7 @@ def test_axe_finds_nothing_against_wcag_aa(
     report.page.keyboard.press("n")
     report.page.get_by_label("Show scores from").fill("0")
     for _ in range(2):
-        found = Axe().run(report.page).response["violations"]
+        found = Axe().run(report.page, options=TARGET_SIZE).response["violations"]
         assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found] == []
         report.page.keyboard.press("?")  # the help, too
     report.close()
