@@ -6,6 +6,7 @@ from pathlib import Path
 import detector
 import evaluation
 import full_size
+import node
 import page
 import phantom
 import predict
@@ -22,7 +23,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="the markdown file to keep the table in")
     parser.add_argument("--full-size", action="store_true", help="what takes half an hour, instead of the rest")
     arguments = parser.parse_args()
-    parts = (full_size,) if arguments.full_size else (detector, preparation, evaluation, phantom, training, predict)
+    parts = (
+        (full_size,) if arguments.full_size else (detector, preparation, evaluation, phantom, training, predict, node)
+    )
     rows = [row for part in parts for row in part.rows()]
     page.show(rows)
     if arguments.write and arguments.full_size:

@@ -7,6 +7,7 @@ All listen on this computer only. The demo's synthetic exam is sent to the archi
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -92,8 +93,7 @@ def _describe_orthanc(hospital: Hospital) -> list[str]:
 
 
 def _describe_node(hospital: Hospital) -> list[str]:
-    text = (DEPLOY / "node.toml").read_text()
-    for given, ours in {
+    changed = {
         '"/data"': f'"{hospital.folder / "node"}"',
         '"0.0.0.0"': '"127.0.0.1"',
         '"172.28.0.0/24"': '"127.0.0.1"',
@@ -101,25 +101,30 @@ def _describe_node(hospital: Hospital) -> list[str]:
         "port = 4242": f"port = {hospital.dicom}",
         "port = 11112": f"port = {hospital.node}",
         "status_port = 8850": f"status_port = {hospital.status}",
-    }.items():
-        assert given in text, given
-        text = text.replace(given, ours)
-    config = _write(hospital.folder / "node.toml", text)
+    }
+    config = _adapt("node.toml", changed, hospital.folder)
     return [sys.executable, "-m", "mm3d", "node", "--config", str(config)]
 
 
 def _describe_nginx(hospital: Hospital) -> list[str]:
-    text = (DEPLOY / "nginx.conf").read_text()
-    for given, ours in {
+    changed = {
         "listen LISTEN": f"listen 127.0.0.1:{hospital.viewer}",
         "root PAGES": f"root {hospital.pages.resolve()}",
         "alias CONFIG": f"alias {DEPLOY / 'ohif.js'}",
         "http://ORTHANC/": f"http://127.0.0.1:{hospital.archive}/",
-    }.items():
+    }
+    config = _adapt("nginx.conf", changed, hospital.folder)
+    user = ["-g", "user root;"] if os.geteuid() == 0 else []  # otherwise its workers may not read what we may
+    return [_find("nginx"), "-p", str(hospital.folder), "-c", str(config), "-e", "stderr", *user]
+
+
+def _adapt(name: str, changed: dict[str, str], folder: Path) -> Path:
+    """A file of DEPLOY with addresses, ports and folders of this computer."""
+    text = (DEPLOY / name).read_text()
+    for given, ours in changed.items():
         assert given in text, given
         text = text.replace(given, ours)
-    config = _write(hospital.folder / "nginx.conf", text)
-    return [_find("nginx"), "-p", str(hospital.folder), "-c", str(config), "-e", "stderr"]
+    return _write(folder / name, text)
 
 
 def _find(program: str) -> str:

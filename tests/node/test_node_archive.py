@@ -4,12 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydicom import dcmread
+from support.certificates import make_authority
 from support.exams import write_exam, write_weights
 from support.nodes import RunningNode, describe_node, run_node, wait_for
-from support.orthanc import PLUGIN, Archive, free_ports, run_orthanc
+from support.orthanc import PLUGIN, Archive, free_ports, run_https, run_orthanc
 from support.reports import run
 
 STUDY = "1.2.826.0.1.3680043.8.498.31"
@@ -28,7 +30,7 @@ def hospital(tmp_path: Path) -> Iterator[tuple[Archive, RunningNode]]:
         end
     """
     (tmp_path / "route.lua").write_text(rule)
-    routing = {"StableAge": 1, "LuaScripts": [str(tmp_path / "route.lua")]}
+    routing: dict[str, Any] = {"StableAge": 1, "LuaScripts": [str(tmp_path / "route.lua")]}
     modalities = {"node": {"AET": "MM3D", "Host": "127.0.0.1", "Port": port}}
     with run_orthanc(tmp_path / "orthanc", DicomModalities=modalities, **routing) as archive:
         store = f'[[destinations]]\nname = "archive"\nae_title = "ORTHANC"\nport = {archive.dicom}\n'
@@ -86,16 +88,33 @@ def test_results_come_back_into_the_study_and_late_images_replace_them(
     assert STUDY not in told
 
 
-def test_exams_are_fetched_and_results_returned_through_dicomweb(tmp_path: Path) -> None:
+def test_exams_are_fetched_and_results_returned_through_dicomweb_by_https_with_a_password(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    with run_orthanc(tmp_path / "orthanc", Plugins=[str(PLUGIN)]) as archive:
-        more = f'[[destinations]]\nname = "web"\nurl = "{archive.dicomweb}"\n'
-        more += f'[[archives]]\nurl = "{archive.dicomweb}"\nevery_seconds = 0.5\ndays = 36500\n'
+    ours, others = make_authority(tmp_path / "ours"), make_authority(tmp_path / "others")
+    (tmp_path / "password").write_text("hush\n")
+    settings: dict[str, Any] = {
+        "Plugins": [str(PLUGIN)],
+        "AuthenticationEnabled": True,
+        "RegisteredUsers": {"mm3d": "hush"},
+    }
+    with (
+        run_orthanc(tmp_path / "orthanc", "mm3d:hush", **settings) as archive,
+        run_https(tmp_path, archive, *ours.sign("archive")) as url,
+    ):
+        login = f'user = "mm3d"\npassword_file = "{tmp_path / "password"}"\n'
+        known, unknown = (f'tls = {{ authority = "{one.certificate}" }}\n' for one in (ours, others))
+        more = f'[[destinations]]\nname = "web"\nurl = "{url}"\n{login}{known}'
+        more += f'[[destinations]]\nname = "false"\nurl = "{url}"\n{login}{unknown}'
+        more += f'[[archives]]\nurl = "{url}"\nevery_seconds = 0.5\ndays = 36500\n{login}{known}'
         weights = write_weights(tmp_path / "weights.safetensors")
         with run_node(describe_node(tmp_path / "node", port, weights, more)) as node:
             put(archive, *write_exam(tmp_path / "exam", "DBT L CC", study=STUDY, StudyDate="20261119"))
-            wait_for(lambda: len(results(archive)) >= 2 and node.is_done(), "the results")
+            wait_for(lambda: len(results(archive)) >= 3 and node.undelivered() == 1, "the results")
             kinds = Counter(tags["SOPClassUID"] for tags in results(archive).values())
-            assert kinds.keys() >= REPORTS
-            assert max(kinds.values()) == 1
+            assert kinds == dict.fromkeys((*REPORTS, BOXES), 1)
             assert {tags["StudyInstanceUID"] for tags in archive.instances().values()} == {STUDY}
+            assert set(node.exams().values()) == {"predicted"}
+            # Whoever answers without a certificate of the authority that we know gets nothing.
+            (refused,) = wait_for(node.refused, "the refusal")
+            assert (refused["destination"], refused["reason"]) == ("false", "does not answer")
+            assert "hush" not in node.log.read_text()

@@ -115,6 +115,14 @@ class RunningNode:
         finally:
             queue.close()
 
+    def refused(self) -> list[Any]:
+        """The results that a destination refused."""
+        queue = Queue(self.folder / "queue.sqlite")
+        try:
+            return queue.refused(100)
+        finally:
+            queue.close()
+
     def is_done(self) -> bool:
         return not {"waiting", "predicting"} & set(self.exams().values()) and not self.undelivered()
 

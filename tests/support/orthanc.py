@@ -1,6 +1,8 @@
 """A real archive: Debian's Orthanc, in a folder of its own, gone when the test is."""
 
+import base64
 import json
+import os
 import socket
 import subprocess
 import time
@@ -21,13 +23,18 @@ PLUGIN = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
 class Archive:
     http: int
     dicom: int
+    login: str = ""  # user:password
 
     @property
     def dicomweb(self) -> str:
         return f"http://127.0.0.1:{self.http}/dicom-web"
 
     def ask(self, path: str, posted: bytes | None = None) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", data=posted, timeout=60) as answer:
+        login = base64.b64encode(self.login.encode()).decode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.http}{path}", posted, {"Authorization": f"Basic {login}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
     def post(self, path: str, content: Any) -> Any:
@@ -56,10 +63,11 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def run_orthanc(folder: Path, **settings: Any) -> Iterator[Archive]:
+def run_orthanc(folder: Path, login: str = "", **settings: Any) -> Iterator[Archive]:
     """Run an archive. `settings` are of its configuration file."""
     folder.mkdir(parents=True, exist_ok=True)
-    archive = Archive(*free_ports(2))
+    http, dicom = free_ports(2)
+    archive = Archive(http, dicom, login)
     given = {
         "StorageDirectory": str(folder / "archive"),
         "IndexDirectory": str(folder / "archive"),
@@ -76,6 +84,28 @@ def run_orthanc(folder: Path, **settings: Any) -> Iterator[Archive]:
     try:
         _wait_for(archive, process, folder / "orthanc.log")
         yield archive
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def run_https(folder: Path, archive: Archive, certificate: Path, key: Path) -> Iterator[str]:
+    """nginx in front of an archive, as hospitals have it: Debian's Orthanc crashes at the first HTTPS request. The
+    address of its DICOMweb."""
+    (port,) = free_ports(1)
+    paths = " ".join(f"{kind}_temp_path {kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "nginx.conf").write_text(
+        "daemon off; pid nginx.pid; error_log stderr error; events {} http { access_log off; client_max_body_size 0; "
+        f"{paths} server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key}; "
+        f"location / {{ proxy_pass http://127.0.0.1:{archive.http}/; }} }} }}"
+    )
+    command = [installed("nginx"), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+    if os.geteuid() == 0:  # otherwise its workers are somebody else, who may not write here
+        command += ["-g", "user root;"]
+    process = subprocess.Popen(command)
+    try:
+        yield f"https://127.0.0.1:{port}/dicom-web"
     finally:
         process.terminate()
         process.wait()

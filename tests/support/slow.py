@@ -13,6 +13,7 @@ SLOW = {
     "test_int8",
     "test_measure_real",
     "test_node_archive",
+    "test_node_exams",
     "test_node_kill",
     "test_node_ohif",
     "test_node_receive",

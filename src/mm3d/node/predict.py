@@ -46,17 +46,7 @@ class Predictor:
 
     @property
     def options(self) -> Options:
-        own = self.settings
-        return Options(
-            settings=PredictSettings(),
-            weights=own.weights,
-            threshold=own.threshold,
-            operating_point=own.operating_point,
-            engine=own.engine,
-            precision=own.precision,
-            device=own.device,
-            jobs=own.jobs,
-        )
+        return Options(PredictSettings(), **vars(self.settings))  # they have the same names there
 
     def check(self) -> None:
         """Refuse wrong settings and weights before anything is received."""
