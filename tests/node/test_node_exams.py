@@ -37,7 +37,7 @@ def test_every_exam_is_delivered_or_listed_with_the_reason_and_nobody_is_named(t
     ]
     more = f'[[destinations]]\nname = "archive"\nae_title = "ARCHIVE"\nport = {archive}\n'
     top = f'status_port = {status}\nsend = ["measurements", "cad", "boxes", "summary"]'
-    node = describe_node(tmp_path / "node", port, write_weights(tmp_path / "weights.safetensors"), more, top)
+    node = describe_node(tmp_path / "node", port, write_weights(tmp_path / "weights.safetensors"), more, top, 8.0)
     full = [True]
     with run_node(node):
         assert send(port, files) == [0x0000] * 4

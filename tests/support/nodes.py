@@ -127,12 +127,14 @@ class RunningNode:
         return not {"waiting", "predicting"} & set(self.exams().values()) and not self.undelivered()
 
 
-def describe_node(folder: Path, port: int, weights: Path, more: str = "", top: str = "") -> RunningNode:
+def describe_node(
+    folder: Path, port: int, weights: Path, more: str = "", top: str = "", quiet: float = 1.0
+) -> RunningNode:
     """Write the settings of a node whose sender is SENDER; `more` is TOML behind them, `top` in front."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "node.toml"
     config.write_text(
-        f'folder = "{folder / "data"}"\nquiet_seconds = 1.0\nretry_seconds = 0.5\n{top}\n'
+        f'folder = "{folder / "data"}"\nquiet_seconds = {quiet}\nretry_seconds = 0.5\n{top}\n'
         f'[receive]\nport = {port}\nfree_megabytes = 1\nseconds = 5.0\n[[receive.peers]]\nae_title = "SENDER"\n'
         f'[[receive.peers]]\nae_title = "ORTHANC"\n[predict]\nweights = "{weights}"\njobs = 1\n'
         f"threshold = 0.0\n{more}"
