@@ -19,6 +19,7 @@ from mm3d.data.dicom.frames import SliceReader
 from mm3d.data.dicom.header import Header, read_header, sort_headers
 from mm3d.data.dicom.window import Display, StoredImage, Window
 from mm3d.data.picture import AS_SHOWN, read_picture
+from mm3d.data.prepare.damage import are_alike, find_damage, is_empty
 from mm3d.data.prepare.geometry import PrepareSettings, make_geometry
 from mm3d.data.prepare.prepared import ViewFile, create_array
 from mm3d.data.prepare.region import (
@@ -97,11 +98,12 @@ def begin_view(
     count = sum(header.frames for header in headers)
     _check_size(headers[0], count, max_pixels)
     with SliceReader(headers) as reader:
-        plan = plan_view(view, headers[0], count, reader.read, settings)
+        read = _check_slices(reader)
+        plan = plan_view(view, headers[0], count, read, settings)
         _create(plan, count, pixels, display_slices)
         few = count <= FEW_SLICES
         if few:
-            _fill(reader.read, plan, pixels, range(plan.shape[0]), display_slices)
+            _fill(read, plan, pixels, range(plan.shape[0]), display_slices)
     return headers, plan, few
 
 
@@ -118,7 +120,31 @@ def fill_view(
 ) -> None:
     """Fill some slices of a planned view's file, and the stored slices that they are made from."""
     with SliceReader(headers) as reader:
-        _fill(reader.read, plan, pixels, which, display_slices)
+        _fill(_check_slices(reader), plan, pixels, which, display_slices)
+
+
+def _check_slices(reader: SliceReader) -> ReadSlice:
+    """The slices of a reader. One that cannot be of a breast is refused, unless it is the first or the last and empty,
+    as some software makes them."""
+    count = len(reader.slices)
+    last: tuple[int, Slice] | None = None
+
+    def read(z: int) -> Slice:
+        nonlocal last
+        slice_, header = reader.read(z), reader.headers[reader.slices[z][0]]
+        if count > 1 and is_empty(slice_):
+            damage = "is empty" if 0 < z < count - 1 else ""
+        else:
+            damage = find_damage(slice_, film=header.kind in ("film", "captured 2D"))
+            if last is not None and last[0] == z - 1 and not are_alike(slice_, last[1]):
+                damage = damage or "is unlike the slice before it"
+            last = z, slice_
+        if damage:
+            which = f": slice {z + 1} of {count}" if count > 1 else ""
+            raise InputError(f"{header.path}{which} {damage}; copy or export it again.")
+        return slice_
+
+    return read
 
 
 def _check_size(header: Header, slice_count: int, max_pixels: int) -> None:
