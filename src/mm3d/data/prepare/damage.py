@@ -24,7 +24,7 @@ ALIKE = 0.9  # correlation of neighbouring slices
 
 
 def find_damage(frame: Frame, film: bool = False) -> str:
-    """What is wrong with the pixels of a frame; "" if they may be those of a breast. Films may have margins of any kind."""
+    """What is wrong with the pixels of a frame; "" if they may be of a breast. Films may have any margins."""
     try:
         threshold = tissue_threshold(frame)
     except InputError:
