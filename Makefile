@@ -5,6 +5,7 @@
 # make check  formatting, lint, imports between rooms, types
 # make docs   writes the documentation site to build/site; open build/site/index.html
 # make wheel  builds the wheel, installs it in an empty environment outside the repository, and tries it
+# make attack attacks mm3d with broken files, kills and full disks: hours; ATTACK="--share 0.01" is a part
 # make bench  measures, and writes docs/benchmarks.md
 # make bench BASE=<commit>  measures this tree against another commit: a quarter of an hour
 # make bench-full  measures full-size volumes: half an hour, 13 GB; also with BASE
@@ -19,7 +20,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Measured here: BLAS threads of numpy and torch's own get in each other's way.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo hospital test test-quick check format docs wheel bench bench-full clean
+ATTACK ?=
+
+.PHONY: demo hospital test test-quick attack check format docs wheel bench bench-full clean
 
 demo: .venv/run
 	$(BIN)/mm3d demo
@@ -43,6 +46,9 @@ test: .venv/dev .venv/ohif
 
 test-quick: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile -m "not slow"
+
+attack: .venv/dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack $(ATTACK)
 
 check: .venv/dev
 	$(BIN)/ruff format --check

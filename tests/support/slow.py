@@ -2,6 +2,7 @@
 
 # Names of files and of single tests.
 SLOW = {
+    "test_attack",
     "test_audit_phantom",
     "test_bcs_dbt_recipe",
     "test_demo",
