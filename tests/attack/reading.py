@@ -34,11 +34,10 @@ def attack(count: int, seed: int, folder: Path) -> Tally:
                 for one in outcome.key:
                     alone = range(one, one + 1)
                     workers.submit(Task(alone, read_block, (folder, names, seed, alone), LONGEST))
+            elif "crashed twice" in outcome.failure:
+                tally.count("a decoder crashes, and the file is a problem")
             elif outcome.failure:
-                hangs = "given up" in outcome.failure
-                tally.count("worker hangs" if hangs else "worker dies, and the file is a problem")
-                if hangs:
-                    tally.faults.append(f"file {outcome.key[0]} of seed {seed}: {outcome.failure}")
+                tally.count("fault", f"file {outcome.key[0]} of seed {seed}: {outcome.failure}")
             else:
                 tally.add(outcome.result)
     return tally
