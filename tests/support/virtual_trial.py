@@ -51,7 +51,8 @@ def _view(
     rows, columns = 120, 70 + 10 * (position == "MLO")
     y, x = np.mgrid[:rows, :columns]
     inside = (x / (0.6 * columns)) ** 2 + ((y - rows / 2) / (0.4 * rows)) ** 2 < 1
-    tissue = 2 ** (bits - 2) + rng.integers(0, 2 ** (bits - 3), (slices, rows, columns))
+    density = 2 ** (bits - 3) * (1 + np.sin(x / 9) * np.sin(y / 7)) / 2  # smooth: noise alone would be refused
+    tissue = 2 ** (bits - 2) + density + rng.integers(0, 2 ** (bits - 5), (slices, rows, columns))
     pixels = np.where(inside, tissue, 0).astype(np.uint16)
     annotations: tuple[Annotation, ...] = ()
     if label != "negative" and not (label == "malignant" and position == "MLO"):  # a cancer seen in one view only
