@@ -25,11 +25,15 @@ from PIL import Image
 from pydicom import dcmread
 from support.exams import record, write_weights
 
+import mm3d
 from mm3d.data.datasets.folder import exam_code
 from mm3d.data.dicom.build import uid
 
 ARCHIVE = 20  # exams of an archive; the first of them is whole
-ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# One thread, and the mm3d of this tree also where another one is installed.
+ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1") | {
+    "PYTHONPATH": str(Path(mm3d.__file__).parents[1])
+}
 Pair = tuple[str, str]  # the files of CC and MLO
 
 

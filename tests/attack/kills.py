@@ -27,7 +27,7 @@ from support.tiny_study import TINY
 
 CHAIN = 4  # kills of a run before it may end
 TO_END = 20.0  # seconds after a kill in which its workers must have ended
-LONGEST_RUN = 600.0
+LONGEST_RUN = 3600.0
 KILLED = "killed"
 CHANGING = ("run.json", "report.html", ".dcm", "log.jsonl", "output.txt", ".png", ".html")  # they have times in them
 SHARES = {"phantom": 0.2, "prepare": 0.2, "predict": 0.3, "train": 0.2, "study": 0.1}  # of all kills

@@ -29,11 +29,13 @@ def _blacken(image: Pixels, first: int, last: int) -> Pixels:
     return image
 
 
-def prepare(path: Path, folder: Path) -> None:
+def prepare(path: Path, folder: Path) -> tuple[str, ...]:
+    """A volume. Returns the notes on it."""
     pixels = folder / "pixels.npy"
     headers, plan, filled = begin_view(view_of(path), None, SMALL, pixels)
     if not filled:
         fill_view(headers, plan, pixels, range(plan.shape[0]))
+    return plan.file.notes
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -58,7 +60,8 @@ def test_one_such_slice_is_enough(tmp_path: Path, name: str) -> None:
 def test_slices_between_others_are_neither_empty_nor_of_something_else(tmp_path: Path) -> None:
     frames = volume()
     frames[[0, 8]] = 0  # some software begins and ends with empty slices
-    prepare(write(tomosynthesis(frames), tmp_path / "v.dcm"), tmp_path)
+    notes = prepare(write(tomosynthesis(frames), tmp_path / "v.dcm"), tmp_path)
+    assert notes == ("its first slice is empty.", "its last slice is empty.")
     frames[6] = 3
     with pytest.raises(InputError, match=r"v\.dcm: slice 7 of 9 is empty; copy"):
         prepare(write(tomosynthesis(frames), tmp_path / "v.dcm"), tmp_path)

@@ -321,7 +321,7 @@ def test_the_two_reports_are_two_series(trial: list[Path], tmp_path: Path) -> No
 
 
 @both
-@pytest.mark.parametrize("case", ["study", "patient", "slice", "box", "number"])
+@pytest.mark.parametrize("case", ["study", "patient", "slice", "box", "number", "numbers"])
 def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
     write_report: Write, case: str, tmp_path: Path
 ) -> None:
@@ -332,6 +332,8 @@ def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
         images[1].PatientID = "CANARY-0815"
     if case == "number":
         images[1].SeriesInstanceUID = ""
+    if case == "numbers":
+        images[1].SeriesInstanceUID = ["1.2.3", "1.2.4"]  # a flipped bit can make a backslash, which separates values
     paths = [write(ds, tmp_path / f"{number}.dcm") for number, ds in enumerate(images)]
     findings = {
         "slice": (Finding((1.0, 1.0, 5.0, 5.0), 0.9, 1),),
@@ -343,7 +345,8 @@ def test_what_cannot_be_reported_is_refused_without_a_name_in_the_message(
         "patient": "is not of the study of",
         "slice": "has 1 slices, and a finding is on slice 1",
         "box": "is outside of",
-        "number": "has no SeriesInstanceUID",
+        "number": "has not one SeriesInstanceUID",
+        "numbers": "has not one SeriesInstanceUID",
     }
     with pytest.raises(InputError, match=said[case]) as refused:
         write_report(exam, tmp_path / "report.dcm")

@@ -6,7 +6,7 @@ do both with files. They run in a worker process, because a decoder may crash.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,9 @@ def begin_view(
     with SliceReader(headers) as reader:
         read = _check_slices(reader)
         plan = plan_view(view, headers[0], count, read, settings)
+        ends = {"first": 0, "last": count - 1} if count > 1 else {}
+        empty = tuple(f"its {name} slice is empty." for name, z in ends.items() if is_empty(read(z)))
+        plan = replace(plan, file=replace(plan.file, notes=(*plan.file.notes, *empty)))
         _create(plan, count, pixels, display_slices)
         few = count <= FEW_SLICES
         if few:
@@ -124,8 +127,8 @@ def fill_view(
 
 
 def _check_slices(reader: SliceReader) -> ReadSlice:
-    """The slices of a reader. One that cannot be of a breast is refused, unless it is the first or the last and empty,
-    as some software makes them."""
+    """The slices of a reader. One that cannot be of a breast is refused. The first and the last may be empty, as some
+    software makes them; that is noted."""
     count = len(reader.slices)
     last: tuple[int, Slice] | None = None
 

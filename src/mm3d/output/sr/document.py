@@ -159,8 +159,8 @@ def read_sources(result: ExamResult) -> Sources:
 
 def _check_uids(dataset: Dataset, path: Path) -> Dataset:
     for name in ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
-        if not dataset.get(name):
-            raise InputError(f"{path} has no {name}, so that no report can refer to it; export it again.")
+        if not isinstance(dataset.get(name), str) or not dataset.get(name):  # it may be a list of several
+            raise InputError(f"{path} has not one {name}, so that no report can refer to it; export it again.")
     return dataset
 
 
