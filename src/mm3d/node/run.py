@@ -61,6 +61,7 @@ class Node:
 
         self.predictor.check()
         self.inbox.recover()
+        threading.excepthook = self._tell_unexpected
         for signal_ in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_, self._stop)
         if self.settings.receive is not None:
@@ -79,6 +80,12 @@ class Node:
             while (taken := self.inbox.take()) is not None and not self.stopped.is_set():
                 self._predict(taken)
         say(self.console, "Ended; what waits is done after the next start.")
+
+    def _tell_unexpected(self, failed: threading.ExceptHookArgs) -> None:
+        """A connection's thread died. Python would print the exception, which may quote what was sent."""
+        error = failed.exc_value
+        reason = describe_error(error) if isinstance(error, Exception) else "a thread ended"
+        self.audit.tell("refused", reason=reason)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         if self.stopped.is_set():  # asked twice
