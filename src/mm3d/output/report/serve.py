@@ -44,7 +44,7 @@ HEADERS = {
 LIST = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Reports · mm3d</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; base-uri 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="dark light">
-<link rel="icon" href="data:,"><h1>Reports</h1><ul>{items}</ul>{failed}</html>
+<link rel="icon" href="data:,"><main><h1>Reports</h1><ul>{items}</ul>{failed}</main></html>
 """
 
 

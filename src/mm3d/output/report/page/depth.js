@@ -18,15 +18,16 @@ function presence(finding, z) {
   return finding.slice === null || finding.slice === z ? 1 : 0;
 }
 
-// First and last slice around the finding's own where it is fully there.
+// First and last of the slices that count at least half as much as the one that counts most, around that one; and the
+// finding's own, which may lie elsewhere.
 function likelyRange(finding) {
-  let first = sliceOf(finding);
+  const own = sliceOf(finding);
+  if (!finding.weights) return [own, own];
+  let first = finding.weights.indexOf(Math.max(...finding.weights));
   let last = first;
-  if (finding.weights) {
-    while (first > 0 && presence(finding, first - 1) === 1) first--;
-    while (last < finding.weights.length - 1 && presence(finding, last + 1) === 1) last++;
-  }
-  return [first, last];
+  while (first > 0 && presence(finding, first - 1) === 1) first--;
+  while (last < finding.weights.length - 1 && presence(finding, last + 1) === 1) last++;
+  return [Math.min(first, own), Math.max(last, own)];
 }
 
 // "slice 12, likely 9 to 15", or that the depth is unsure; "" in a mammogram. People count from 1.

@@ -119,8 +119,8 @@ class List {
       document.getElementById("absent").append(element("span", { className: "before" }, told));
     }
     const volumes =
-      " The curve beside a volume shows how much each slice counts for a finding; its likely slices are those around its " +
-      "own that count at least half as much as the one that counts most.";
+      " The curve beside a volume shows how much each slice counts for a finding; likely are those around the one that " +
+      "counts most, as far as they count at least half as much, and up to the finding's own slice.";
     document.getElementById("about").textContent =
       `mm3d ${exam.version}. Scores run from 0 to 1. The images are copies with 256 grey values, not for diagnosis: ` +
       `${sizes()}.${exam.views.some((view) => view.slices > 1) ? volumes : ""}`;

@@ -225,7 +225,7 @@ class Pane {
   }
 
   reset() {
-    for (const view of this.views) Object.assign(view, { zoom: 1, shift: [0, 0] });
+    for (const view of this.views) Object.assign(view, { zoom: 1, shift: [0, 0], ruler: null });
   }
 
   // --- what is seen
