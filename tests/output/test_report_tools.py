@@ -179,12 +179,17 @@ def test_a_slab_is_the_mean_or_the_maximum_of_slices(browser: Browser, tmp_path:
 def test_slices_play_to_and_fro_until_stopped(opened: Opened) -> None:
     opened.page.keyboard.press("ArrowRight")  # Left CC, 12 slices, on 3
     opened.page.evaluate("""() => {
-        window.seen = new Set();
-        const pane = panes[1].section;
-        new MutationObserver(() => seen.add(pane.dataset.slice)).observe(pane, { attributes: true });
+        const [pane, seen] = [panes[1].section, new Set()];
+        window.ends = new Promise((done, give_up) => {
+            setTimeout(give_up, 60000);
+            new MutationObserver(() => {
+                seen.add(pane.dataset.slice);
+                if (seen.has("11") && seen.has("0")) done();
+            }).observe(pane, { attributes: true });
+        });
     }""")
     opened.page.get_by_role("button", name="Play").click()
-    opened.page.wait_for_function("seen.has('11') && seen.has('0')", timeout=60_000)  # to the end, and back
+    opened.page.evaluate("ends")  # the last slice and the first
     opened.page.keyboard.press("k")
     stopped = opened.page.evaluate("state.active.view.wanted")
     time.sleep(0.5)
