@@ -1,11 +1,12 @@
 """Measure weights on real breasts: everything that docs/real.md says of them.
 
-    python tools/measure_real.py mammo --films films --slices BCS-DBT/annotated-slices --others dbt ffdm -o measured
+    python tools/measure_real.py mammo --films films --films-weights runs/real-ffdm-large \
+        --slices BCS-DBT/annotated-slices --others dbt ffdm -o measured
 
 --films is a folder that `mm3d prepare images … --validation-share 0.2` made at the size of the weights; its split
-validation is measured. --slices has single slices of volumes and their manifest.csv. OUT gets tables (measured.md,
-measured.json), the figures of docs/real.md (real.png), the evaluations, and contact sheets. Sheets show patients: they
-are not for the repository.
+validation is measured. Where the weights were trained on these films, too, --films-weights are measured instead.
+--slices has single slices of volumes and their manifest.csv. OUT gets tables (measured.md, measured.json), the figures
+of docs/real.md (real.png), the evaluations, and contact sheets. Sheets show patients: they are not for the repository.
 """
 
 import argparse
@@ -292,6 +293,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights")
     parser.add_argument("--films", type=Path, required=True)
+    parser.add_argument(
+        "--films-weights", help="weights that are measured on films instead, and were not trained on them"
+    )
     parser.add_argument("--slices", type=Path, required=True)
     parser.add_argument("--others", nargs="*", default=[], help="weights that are measured on the slices, too")
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -299,7 +303,8 @@ def main(words: Sequence[str] | None = None) -> None:
     all_weights = [Weights.find(name) for name in (arguments.weights, *arguments.others)]
     measured: dict[str, Any] = {"weights": all_weights[0].name}
     output = arguments.output
-    threshold = measure_films(all_weights[0], arguments.films, output / "films", measured)
+    on_films = Weights.find(arguments.films_weights) if arguments.films_weights else all_weights[0]
+    threshold = measure_films(on_films, arguments.films, output / "films", measured)
     measure_slices(all_weights, arguments.slices, arguments.films, threshold, output / "slices", measured)
     figures = (output / "films" / "froc.png", output / "films" / "roc.png", output / "slices" / "froc.png")
     join_figures(figures, output / "real.png")

@@ -17,6 +17,7 @@ from mm3d.model import weights
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "mm3d" / "shipped" / "mammo.safetensors"
 SOURCE = "films of CBIS-DDSM (DOI 10.7937/K9/TCIA.2016.7O02S9CY, CC BY 3.0)"
+FILMS = "films of other patients, by the same training on four fifths of all"
 USE = (
     f"{weights.RESEARCH_ONLY} Trained on digitised films of the 1990s, which differ from what a modern detector shows, "
     "and on no normal breasts."
@@ -56,7 +57,7 @@ def main() -> None:
     path = weights.find(arguments.weights)
     provenance = weights.read_header(path).provenance | {
         "source": SOURCE,
-        "figures": {"validation films": figures(arguments.films), "DBT slices": figures(arguments.slices)},
+        "figures": {FILMS: figures(arguments.films), "DBT slices": figures(arguments.slices)},
         "operating_point": operating_point(arguments.films),
     }
     if arguments.prepared is not None:

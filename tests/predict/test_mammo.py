@@ -14,7 +14,7 @@ def test_the_card_says_what_they_find_on_real_slices(real_data: Path, tmp_path: 
     """As docs/real.md says, in a user's commands."""
     slices = str(real_data / "bcs-dbt" / "annotated-slices")
     prepared, found, measured = (str(tmp_path / name) for name in ("prepared", "found", "measured"))
-    size = ("--modality", "DBT", "--width", "320", "--length", "512")
+    size = ("--modality", "DBT", "--width", "384", "--length", "640")
     assert main(["prepare", "images", slices, *size, "--columns", COLUMNS, "-o", prepared]) == 0
     assert main(["predict", prepared, "--weights", "mammo", "--input", "volume", "-o", found]) == 0
     rates = [word for rate in ("0.25", "0.5", "1", "2") for word in ("--at", rate)]
