@@ -9,6 +9,7 @@ SLOW = {
     "test_dicom_archive",
     "test_dicom_report",
     "test_dicom_write",
+    "test_export_onnx",
     "test_full_size",
     "test_hostile_weights",
     "test_int8",

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -289,6 +290,19 @@ def test_tensorboard_on_request(tmp_path: Path, blobs: Path) -> None:
     run_here(settings(blobs, loop={"steps": 1, "tensorboard": True}), tmp_path / "run")
     (events,) = (tmp_path / "run" / "tensorboard").iterdir()
     assert b"loss/total" in events.read_bytes()
+
+
+def test_loggers_on_request(tmp_path: Path, blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow and Weights & Biases, offline, through Fabric's loggers: the same numbers as in log.jsonl."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    run_here(settings(blobs, loop={"steps": 2, "loggers": ["mlflow", "wandb"]}), tmp_path / "run")
+    logged = {line["step"]: line["loss"]["total"] for line in read_log(tmp_path / "run") if "loss" in line}
+    database = sqlite3.connect(tmp_path / "run" / "mlflow.db")
+    rows = database.execute("SELECT step, value FROM metrics WHERE key = 'loss/total'").fetchall()
+    assert dict(rows) == pytest.approx(logged)
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    assert b"loss/total" in file.read_bytes()
 
 
 def test_weights_say_what_they_were_trained_on(tmp_path: Path) -> None:

@@ -54,10 +54,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def can_multiply(x: Tensor, weight: Tensor) -> bool:
     """Whether `multiply` is for these tensors. Autocast wants bfloat16, which torch gives to oneDNN itself.
 
-    Not where the backbone is recorded: OpenVINO knows torch's layers only.
+    Not where the model is recorded: OpenVINO and ONNX know torch's layers only.
     """
     of_cpu = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    other = torch.is_autocast_enabled("cpu") or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    recorded = torch.jit.is_tracing() or torch.compiler.is_exporting()  # type: ignore[attr-defined]
+    other = torch.is_autocast_enabled("cpu") or recorded
     return of_cpu and HAS_ONEDNN and not other
 
 

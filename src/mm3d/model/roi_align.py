@@ -147,6 +147,9 @@ def cross_taps(first_row: Tensor, rows: Taps, columns: Taps) -> tuple[Tensor, Te
 def sum_taps(table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """The weighted sums over the 16 taps of all bins: index and weight (..., 4, 4) -> (bins, S * D)."""
     taps = (2 * SAMPLES) ** 2
+    if torch.compiler.is_exporting():  # ONNX has no weighted embedding_bag
+        pairs = zip(index.reshape(-1, taps).unbind(1), weight.reshape(-1, taps).unbind(1), strict=True)
+        return torch.stack([table.flatten(1)[row] * share[:, None] for row, share in pairs]).sum(dim=0)
     return _SumTaps.apply(table.flatten(1), index.reshape(-1, taps), weight.reshape(-1, taps).to(table.dtype))
 
 

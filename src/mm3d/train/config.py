@@ -165,6 +165,9 @@ class LoopConfig(Section):
     """Steps between lines of log.jsonl."""
     tensorboard: bool = False
     """Also write TensorBoard's files (pip install tensorboard)."""
+    loggers: tuple[Literal["mlflow", "wandb"], ...] = ()
+    """Also log to these (pip install 'mm3d[loggers]'): MLflow, into the run's `mlflow.db` or to MLFLOW_TRACKING_URI;
+    Weights & Biases, offline into its folder `wandb`, unless WANDB_MODE is online."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """What a training shows: log.jsonl, curves.png, TensorBoard's files, and a progress bar."""
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from lightning_fabric.loggers.logger import Logger
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -55,6 +57,7 @@ class Log:
         """Lines of steps after that of the state are removed, because those steps will be done again."""
         self.path = state.folder / LOG if first else None
         self.board: Any = None
+        self.loggers: list[Logger] = []
         self.console, self.steps = console, config.steps
         self.stage, end = state.learner.stage, TimeRemainingColumn(elapsed_when_finished=True)
         self.progress = Progress(
@@ -74,6 +77,7 @@ class Log:
             except ImportError as error:
                 raise InputError("loop.tensorboard needs TensorBoard; install it: pip install tensorboard.") from error
             self.board = SummaryWriter(str(state.folder / "tensorboard"), purge_step=state.step + 1)
+        self.loggers = [_make_logger(name, state.folder) for name in config.loggers]
 
     def __enter__(self) -> "Log":
         if self.console.is_terminal:  # elsewhere `write` prints lines
@@ -84,6 +88,8 @@ class Log:
         self.live.stop()
         if self.board is not None:
             self.board.close()
+        for logger in self.loggers:
+            logger.finalize("success")
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one line: `step`, and numbers or tables of numbers. NaN becomes null, because JSON has no NaN."""
@@ -97,11 +103,37 @@ class Log:
             plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(plain)}\n")
+        numbers = _flatten(line)
         if self.board is not None:
-            for name, value in line.items():
-                for key, number in value.items() if isinstance(value, dict) else [("", value)]:
-                    self.board.add_scalar(f"{name}/{key}".rstrip("/"), number, line["step"])
+            for name, number in numbers.items():
+                self.board.add_scalar(name, number, line["step"])
             self.board.flush()
+        for logger in self.loggers:
+            logger.log_metrics({name.replace("@", "_at_"): number for name, number in numbers.items()}, line["step"])
+
+
+def _flatten(line: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a line by their names, such as loss/total."""
+    tables = ((name, value.items() if isinstance(value, dict) else [("", value)]) for name, value in line.items())
+    return {f"{name}/{key}".rstrip("/"): number for name, table in tables for key, number in table}
+
+
+def _make_logger(name: Literal["mlflow", "wandb"], folder: Path) -> Logger:
+    """A logger of Fabric. Each start of a stage is a run of its own there."""
+    missing = f"loop.loggers has {name}, which is not installed; install it: pip install 'mm3d[loggers]'."
+    title = " ".join(folder.resolve().parts[-2:])
+    try:
+        if name == "mlflow":
+            from pytorch_lightning.loggers import MLFlowLogger
+
+            place = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+            return MLFlowLogger("mm3d", run_name=title, tracking_uri=place)
+        from pytorch_lightning.loggers import WandbLogger
+
+        offline = os.environ.get("WANDB_MODE") != "online"
+        return WandbLogger(title, save_dir=folder, project="mm3d", offline=offline)
+    except ImportError as error:
+        raise InputError(missing) from error
 
 
 def draw_curves(folder: Path) -> None:

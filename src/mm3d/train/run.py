@@ -52,7 +52,7 @@ CONFIG = "config.json"
 TIMED = 10  # steps from which the time of a stage is estimated
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # see docs/training.md
 # These settings may differ when a run is resumed, because they do not change what is learned.
-MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard"}
+MAY_DIFFER = {"data.workers", "loop.devices", "loop.save_every", "loop.log_every", "loop.tensorboard", "loop.loggers"}
 # These settings change what the weights of a model mean, but not their shapes.
 MEANING = ("canonical_box", "attention_heads", "pixel_mean", "pixel_std")
 
