@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,12 +85,17 @@ class Log:
             self.live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self.live.stop()
         if self.board is not None:
             self.board.close()
         for logger in self.loggers:
-            logger.finalize("success")
+            logger.finalize("success" if error is None else "failed")
+            finish: Callable[[], None] | None = getattr(getattr(logger, "experiment", None), "finish", None)
+            if (
+                finish is not None
+            ):  # of Weights & Biases, which else writes when the process ends, all stages as one run
+                finish()
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one line: `step`, and numbers or tables of numbers. NaN becomes null, because JSON has no NaN."""
