@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.dicom_files import breast
 from support.exams import FILES, damage, files, predict, record, write_exam, write_weights
 
 import mm3d
-from mm3d.predict.api import Model, PredictedExam
+from mm3d.predict.api import Model, PredictedExam, Viewer
 
 SPACING = (1.0, 0.1, 0.1)
 
@@ -176,6 +177,19 @@ def test_the_picture_shows_the_findings_on_their_slice(exam: PredictedExam) -> N
     for view_name, slice_, sentence in (("rcc", None, "no view 'rcc'"), ("lcc", 20, "no slice 20"), (None, 1, "name")):
         with pytest.raises(mm3d.InputError, match=sentence):
             exam.show(view_name, slice_)
+
+
+def test_the_viewer_is_the_report_in_a_frame(exam: PredictedExam, tmp_path: Path) -> None:
+    frame = exam.show(viewer=True, height=500)
+    assert isinstance(frame, Viewer)
+    shown: list[dict[str, str | None]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: shown.append({"tag": tag, **dict(attrs)})  # type: ignore[method-assign]
+    parser.feed(frame._repr_html_())
+    (iframe,) = shown
+    assert (iframe["tag"], iframe["height"], iframe["sandbox"]) == ("iframe", "500", "allow-scripts")
+    report = exam.save(tmp_path / "out") / "report.html"
+    assert iframe["srcdoc"] == report.read_text(encoding="utf-8")
 
 
 def test_a_script_without_a_main_guard_predicts(weights: Path, tmp_path: Path) -> None:
