@@ -94,11 +94,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.name)
 def test_the_configurations_that_come_along_are_right(path: Path) -> None:
     # Start weights are a run of the user's, or a download, and the model is theirs.
-    start = {"dbt": ["--model.preset", "mini"], "real-ffdm": ["--start", "dense"], "real-ffdm-large": ["--start", "mammo"]}
+    start = {
+        "dbt": ["--model.preset", "mini"],
+        "real-ffdm": ["--start", "dense"],
+        "real-ffdm-large": ["--start", "mammo"],
+    }
     own = start.get(path.stem, [])
     config = read_config(Path(path.name), own)  # by its bare name, as users give it
     expected = PRESETS["paper"] if path.stem.endswith("-paper") else PRESETS["mini"]
-    assert config.model.proposals == (144 if path.stem in ("real-ffdm", "real-ffdm-large", "bcs-dbt") else expected.proposals)
+    assert config.model.proposals == (
+        144 if path.stem in ("real-ffdm", "real-ffdm-large", "bcs-dbt") else expected.proposals
+    )
     if path.stem.endswith("-paper"):
         assert (config.optimiser.learning_rate, config.optimiser.weight_decay) == (2.5e-5, 1e-4)
         assert (config.augment.horizontal_flip, config.augment.vertical_flip) == (0.5, 0.5)
