@@ -10,8 +10,8 @@ from attack.tally import Tally
 
 Attack = Callable[[int, int, Path], Tally]
 SHORT: dict[str, tuple[Attack, int]] = {
-    "reading": (reading.attack, 150),
-    "exams": (exams.attack, 10),
+    "reading": (reading.attack, 120),
+    "exams": (exams.attack, 6),
     "canaries": (canaries.attack, 1),
     "fuzz": (fuzz.attack, 400),
 }
