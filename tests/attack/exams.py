@@ -169,7 +169,7 @@ def judge(output: Path, code: str, made: Made, whole: Result) -> tuple[str, str]
         return "a problem is in its record", "" if made.group != "none" else str(result.record["problems"])
     if result.predictions == whole.predictions:
         return "the result of the whole exam", ""
-    if set(result.record["notes"]) - set(whole.record["notes"]):
+    if any(set(result.record[kind]) - set(whole.record[kind]) for kind in ("notes", "warnings")):
         return "a note is in its record", ""
     if made.group == "none":
         return "another result", "nothing was mutated"

@@ -83,7 +83,7 @@ def _read(folder: Path, work: Path, names: tuple[str, ...], seed: int, number: i
     difference = find_difference(whole, now)
     if not difference:
         return f"{group}: another image, the breast is seen", ""
-    if now.said:
+    if set(now.said) - set(whole.said):
         return f"{group}: another image, and that is said", ""
     fault = f"{subject}: {difference}"
     return f"{group}: not seen, and not said", fault if group in STRICT else ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydicom import Dataset, dcmread
 
-from mm3d.data.datasets.folder import make_entries
+from mm3d.data.datasets.folder import describe_thin, make_entries
 from mm3d.data.dicom.build import uid
 from mm3d.data.dicom.header import read_header
 from mm3d.data.prepare.geometry import PrepareSettings
@@ -62,7 +62,7 @@ class Seen:
 
     slices: Grey  # (S, rows, columns), 0 to 255
     crop: tuple[int, int, int, int]
-    said: tuple[str, ...]  # notes
+    said: tuple[str, ...]  # notes and warnings
 
 
 def see(path: Path, work: Path) -> Seen | None:
@@ -76,8 +76,9 @@ def see(path: Path, work: Path) -> Seen | None:
     headers, plan, filled = begin_view(view, (header,), SETTINGS, pixels, shown)
     if not filled:
         fill_view(headers, plan, pixels, range(plan.shape[0]), shown)
-    notes = (*plan.file.notes, *header.contradictions)
-    return Seen(np.load(shown), plan.file.geometry.crop, notes)
+    slices = np.load(shown)
+    thin = describe_thin(len(slices), plan.file.slice_spacing, header.thickness) if view.modality == "DBT" else ()
+    return Seen(slices, plan.file.geometry.crop, (*plan.file.notes, *header.contradictions, *thin))
 
 
 def find_difference(whole: Seen, now: Seen) -> str:
