@@ -13,6 +13,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from support.tiny_study import TINY
 
@@ -323,6 +324,26 @@ def test_a_killed_study_takes_its_runs_along_and_goes_on_where_they_were(tiny: T
     memory = max(json.loads(line).get("memory_mb", 0.0) for line in log.read_text().splitlines())
     result = read_result(path_of(folder / "results", "long-seed0"))
     assert result.memory_mb == round(memory, 1) > 100  # of the training, whichever process that was
+
+
+def find_snakemake(study: int) -> list[psutil.Process]:
+    try:
+        return [child for child in psutil.Process(study).children() if "snakemake" in child.cmdline()]
+    except psutil.Error:  # a child has ended meanwhile
+        return []
+
+
+def test_a_study_that_is_killed_at_once_leaves_no_process(tmp_path: Path) -> None:
+    """Snakemake takes seconds to start, and asked only then who its parent is."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    with subprocess.Popen([sys.executable, "-m", "mm3d", *arguments(path, tmp_path, "--only", "ffdm")]) as study:
+        while not (children := find_snakemake(study.pid)):
+            assert study.poll() is None, "it ended before it was killed"
+            time.sleep(0.05)
+        study.kill()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
 
 
 def test_a_terminated_study_says_how_it_goes_on(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from mm3d.shared.config import from_dict, to_dict
 from mm3d.shared.console import Console, say
 from mm3d.shared.errors import InputError
 from mm3d.shared.files import lock_folder, remove_partial, replacing, save_json
-from mm3d.shared.workers import worker_count
+from mm3d.shared.workers import die_with_parent, worker_count
 
 SNAKEFILE = Path(__file__).with_name("Snakefile")
 WORKFLOW, FAILED, LOG, STARTS, WEIGHTS = "workflow.json", "failed.txt", "snakemake.log", "starts", "weights"
@@ -238,7 +238,9 @@ def call_snakemake(workflow: Workflow, directory: Path, given: Sequence[str], *o
     command += given or ["--cores", str(workflow.cores)]
     with (directory / LOG).open("w", encoding="utf-8") as log:
         stderr = None if given else log
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True, preexec_fn=die_with_parent()
+        )
         try:
             process.wait()
         except KeyboardInterrupt:

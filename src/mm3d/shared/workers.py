@@ -1,6 +1,7 @@
 """Worker processes that may die: a decoder that crashes or hangs on a bad file costs that file, not the run."""
 
 import ctypes
+import functools
 import multiprocessing
 import os
 import signal
@@ -217,6 +218,14 @@ def _limit_memory(size: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most == resource.RLIM_INFINITY or size < most:
         resource.setrlimit(resource.RLIMIT_DATA, (size, most))
+
+
+def die_with_parent() -> Callable[[], object] | None:
+    """What a new process calls before it begins its program, so that the system kills it when its parent ends. It must
+    be done this early: a program that asks later who its parent is may have lost it already. None: not on Linux."""
+    if not SERVER:
+        return None
+    return functools.partial(ctypes.CDLL(None).prctl, PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_parent() -> None:
