@@ -232,8 +232,9 @@ def test_a_finger_measures_and_magnifies(browser: Browser, tmp_path: Path) -> No
     expect(report.pane("Right CC").locator(".measure text")).to_contain_text(" mm")
     report.page.get_by_role("radio", name="Magnify").tap()
     drag()
-    glass = report.pane("Right CC").locator(".glass").bounding_box()
-    assert middle(glass) == pytest.approx((x + 30, y), abs=2)
+    glass = report.pane("Right CC").locator(".glass")
+    expect(glass).to_be_visible()
+    assert middle(glass.bounding_box()) == pytest.approx((x + 30, y), abs=2)
     report.is_on("Right CC", 6)
     report.close()
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -195,14 +196,14 @@ def test_the_viewer_is_the_report_in_a_frame(exam: PredictedExam, tmp_path: Path
 def test_a_script_without_a_main_guard_predicts(weights: Path, tmp_path: Path) -> None:
     """Worker processes must not run it again. And what was written for the exam is removed when the script ends."""
     write_exam(tmp_path / "exam", "DBT L CC", "DBT L MLO")
-    (tmp_path / "temporary").mkdir()
     script = tmp_path / "five.py"
     script.write_text(
         "import sys, tempfile\ntempfile.tempdir = sys.argv[3]\nprint('began')\nimport mm3d\n"
         "model = mm3d.load(sys.argv[1], jobs=2)\nprint(len(model.predict(sys.argv[2]).views))\n"
     )
-    assert run(str(script), weights, tmp_path / "exam", tmp_path / "temporary") == "began\n2\n"
-    assert not list((tmp_path / "temporary").glob("mm3d-*"))
+    with TemporaryDirectory() as temporary:  # its path is short: Python's socket for the workers is in it
+        assert run(str(script), weights, tmp_path / "exam", temporary) == "began\n2\n"
+        assert not list(Path(temporary).glob("mm3d-*"))
 
 
 def test_names_are_those_of_the_command_line() -> None:
