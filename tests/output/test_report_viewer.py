@@ -1,19 +1,17 @@
 """The report in a real browser, as a radiologist uses it: by mouse, by keys alone, by fingers."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.opened import Opened
+from support.opened import Opened, open_report
 from support.results import HEIGHT, WIDTH, bell, exam_result, grey, view_result
 
 from mm3d.output.predictions import Finding
-from mm3d.output.report.page import write_report
-from mm3d.output.result import ExamResult, Method, OperatingPoint, ReadProblem
+from mm3d.output.result import Method, OperatingPoint, ReadProblem
 
 HOSTILE = (
     "<!--<script </script><script>document.title='taken'</script>"
@@ -27,18 +25,6 @@ STATE = """() => JSON.stringify([
     panes.indexOf(state.active), list.shown().indexOf(state.selected), document.getElementById("help").open,
     panes.map(({ views, view }) => view && [views.indexOf(view), view.wanted, view.zoom, view.shift]),
 ])"""
-
-
-@pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    report = open_report(browser, tmp_path, exam_result())
-    yield report
-    report.close()
-
-
-def open_report(browser: Browser, folder: Path, exam: ExamResult, **options: object) -> Opened:
-    write_report(exam, folder / "report.html")
-    return Opened(browser, folder / "report.html", **options)
 
 
 def test_views_hang_with_chest_walls_facing_and_open_at_their_top_finding(opened: Opened) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.results import grey
 
+from mm3d.output.report.page import write_report
+from mm3d.output.result import ExamResult
+
 
 class Opened:
     """A report in the browser. Whatever a test does, the page asks for nothing but itself and complains of nothing."""
@@ -44,3 +47,8 @@ class Opened:
         self.context.close()
         assert self.complaints == []
         assert [request for request in self.requests if not request.startswith("data:")] == [self.address]
+
+
+def open_report(browser: Browser, folder: Path, exam: ExamResult, **options: object) -> Opened:
+    write_report(exam, folder / "report.html")
+    return Opened(browser, folder / "report.html", **options)
